@@ -1,0 +1,38 @@
+# Short targets. `make test` is all that CI runs; it sets itself up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: run test check soak bench clean lock
+
+run: $(READY)            ## set up and run the demo
+	$(BIN)/qo demo
+
+test: check              ## set up, check, and run every suite, with seconds for each
+	$(BIN)/python -m tests.run
+
+check: $(READY)          ## format, lint, types, layers
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+soak: $(READY)           ## everything at full length: mutants, 500 kills, long model runs
+	$(BIN)/python -m tests.run --soak
+
+bench: $(READY)          ## ratios against peers and limits, from one run
+	$(BIN)/python -m benchmarks.embedded
+
+clean:
+	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+lock:                    ## write the lock anew (needs uv)
+	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
+		--no-header --no-annotate -o requirements.lock
+
+$(READY): pyproject.toml requirements.lock
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $(READY)

@@ -1,0 +1,69 @@
+"""qo: a durable queue and the workers that empty it."""
+
+from qo.client.client import Client
+from qo.client.delivery import Delivery
+from qo.client.job import JobHandle
+from qo.client.outgoing import Message
+from qo.client.queue import Queue
+from qo.client.sync import SyncClient
+from qo.connect import connect
+from qo.core.errors import (
+    AlreadyExists,
+    Closed,
+    Conflict,
+    Forbidden,
+    Incompatible,
+    Invalid,
+    JobCanceled,
+    JobFailed,
+    LeaseLost,
+    NotFound,
+    QoError,
+    RolledBack,
+    StoreFull,
+    TimedOut,
+    TooLarge,
+    Unavailable,
+)
+from qo.core.message import Dedupe
+from qo.core.outcome import DeadLetter, Depth, Job, JobState
+from qo.core.polling import PollingStrategy
+from qo.core.queue import History, QueueSettings
+from qo.core.retry import RetryPolicy
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyExists",
+    "Client",
+    "Closed",
+    "Conflict",
+    "DeadLetter",
+    "Dedupe",
+    "Delivery",
+    "Depth",
+    "Forbidden",
+    "History",
+    "Incompatible",
+    "Invalid",
+    "Job",
+    "JobCanceled",
+    "JobFailed",
+    "JobHandle",
+    "JobState",
+    "LeaseLost",
+    "Message",
+    "NotFound",
+    "PollingStrategy",
+    "QoError",
+    "Queue",
+    "QueueSettings",
+    "RetryPolicy",
+    "RolledBack",
+    "StoreFull",
+    "SyncClient",
+    "TimedOut",
+    "TooLarge",
+    "Unavailable",
+    "connect",
+]

@@ -1,0 +1,111 @@
+"""The broker joins its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from qo.broker.claim import Claims
+from qo.broker.clock import Clock, SystemClock
+from qo.broker.hints import HintCounters
+from qo.broker.push import Pushes
+from qo.broker.results import Results
+from qo.broker.settle import SettleAnswer, Settles
+from qo.broker.timers import Housekeeping, Poller
+from qo.core.errors import Closed
+from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settlement, Undone, Unit, Want
+from qo.core.message import MessageId, NewMessage, Pushed
+from qo.core.outcome import Job
+from qo.core.polling import PollingStrategy
+from qo.stores.store import Admin, Engine, Hint, Inspect
+
+
+class Broker:
+    """One process's front to a store. Lives on one event loop; `close` answers everyone who waits."""
+
+    def __init__(self, store: Engine, *, clock: Clock | None = None, polling: PollingStrategy | None = None) -> None:
+        self._store = store
+        self._clock = clock or SystemClock()
+        self._counters = HintCounters()
+        self._pushes = Pushes(store)
+        self._claims = Claims(store, self._clock, self._counters)
+        self._settles = Settles(store)
+        self._results = Results(store, self._clock)
+        self._housekeeping = Housekeeping(store, self._clock)
+        self._poller = Poller(store, self._clock, polling or PollingStrategy(), self._someone_waits, self._others_wrote)
+        self._closed = False
+        store.listen(self._heard)
+        self._housekeeping.start()
+
+    @property
+    def admin(self) -> Admin:
+        return self._store
+
+    @property
+    def inspect(self) -> Inspect:
+        return self._store
+
+    @property
+    def waiting(self) -> int:
+        """How many claims are parked."""
+        return len(self._claims.waiters)
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    async def push(self, messages: Sequence[NewMessage], nonce: str | None = None) -> Sequence[Pushed]:
+        """Answered when stored."""
+        self._housekeeping.traffic()
+        return await self._pushes.push(messages, nonce)
+
+    async def claim(self, want: Want) -> Claimed | Nothing:
+        """Ask once; never waits."""
+        return await self._claims.claim(want)
+
+    async def claim_or_wait(self, want: Want, until: datetime | None) -> Claimed | Nothing:
+        """Ask, and wait for something until then (None: for as long as it takes). Closing answers nothing."""
+        self._check_open()
+        self._poller.needed()
+        return await self._claims.wait(want, until)
+
+    async def settle(self, settlements: Sequence[Settlement], then: Sequence[Want] = ()) -> SettleAnswer:
+        self._housekeeping.traffic()
+        return await self._settles.settle(settlements, then)
+
+    async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]:
+        return await self._settles.extend(extensions)
+
+    async def transact(self, unit: Unit) -> Done | Undone:
+        self._housekeeping.traffic()
+        return await self._settles.transact(unit)
+
+    async def finished(self, id: MessageId, until: datetime | None) -> Job | None:
+        """Wait for a job to be finished; None if nothing is known of it."""
+        self._check_open()
+        self._poller.needed()
+        return await self._results.wait(id, until)
+
+    async def close(self) -> None:
+        """Take no more calls, answer the waiters, finish what is under way, let the store go."""
+        if self._closed:
+            return
+        self._closed = True
+        for part in (self._poller, self._claims, self._pushes, self._settles, self._housekeeping):
+            await part.close()
+        await self._store.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("this client was closed")
+
+    def _someone_waits(self) -> bool:
+        return len(self._claims.waiters) > 0 or len(self._results) > 0
+
+    def _heard(self, hint: Hint) -> None:
+        self._counters.heard(hint.queues)
+        self._claims.waiters.heard(hint.queues)
+        self._results.finished(hint.finished)
+
+    def _others_wrote(self) -> None:
+        self._heard(Hint(None))
+        self._results.look_again()

@@ -1,0 +1,86 @@
+"""claim: ask, and if nothing is there, wait.
+
+A claim that was committed for a caller who has gone is handed to the next waiter
+who wants the same, else given back at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import datetime
+
+from qo.broker.clock import Clock
+from qo.broker.gather import Gather
+from qo.broker.hints import HintCounters
+from qo.broker.waiters import Waiters
+from qo.core.errors import QoError
+from qo.core.lease import Claimed, Nothing, Release, Settlement, Want
+from qo.stores.store import Store
+
+log = logging.getLogger("qo.broker")
+
+CLAIM_WEIGHT_LIMIT = 20_000
+"""Messages that one store call may claim in all, for all the wants in it."""
+
+
+class Claims:
+    """Asks the store for every caller, and parks those who get nothing and have time."""
+
+    def __init__(self, store: Store, clock: Clock, counters: HintCounters) -> None:
+        self._store = store
+        self._counters = counters
+        self.waiters = Waiters(clock, counters, self._ask_all, self.give_back)
+        self.undelivered = 0
+        self._returns: set[asyncio.Task[None]] = set()
+        self._gather = Gather[Want, Claimed | Nothing](
+            store.claim, weigh=lambda want: want.messages, limit=CLAIM_WEIGHT_LIMIT, abandoned=self.give_back
+        )
+
+    async def claim(self, want: Want) -> Claimed | Nothing:
+        """Ask once."""
+        return await self._gather.ask(want)
+
+    async def wait(self, want: Want, until: datetime | None) -> Claimed | Nothing:
+        """Ask, and if there is nothing wait for it until then; None: for as long as it takes."""
+        if self.waiters.stands_for(want):
+            return await self.waiters.park(want, until, None, 0)
+        before = self._counters.count(want.queues)
+        answer = await self._gather.ask(want)
+        if isinstance(answer, Claimed):
+            return answer
+        return await self.waiters.park(want, until, answer, before)
+
+    async def close(self) -> None:
+        await self.waiters.close()
+        await self._gather.close()
+        while self._returns:
+            await asyncio.gather(*self._returns)
+
+    async def _ask_all(self, wants: list[Want]) -> list[Claimed | Nothing]:
+        return list(await self._store.claim(wants))
+
+    def give_back(self, want: Want, answer: Claimed | Nothing) -> None:
+        """The caller has gone. Hand what it got to the next in line, else release it."""
+        if isinstance(answer, Nothing):
+            return
+        heir = self.waiters.next_of(want)
+        if heir is not None:
+            self.waiters.hand_over(heir, answer)
+        elif want.auto_settle:
+            self.undelivered += len(answer.deliveries)
+            log.warning("%d messages settled at delivery could not be delivered", len(answer.deliveries))
+        else:
+            task = asyncio.create_task(self._release(answer))
+            self._returns.add(task)
+            task.add_done_callback(self._returns.discard)
+
+    async def _release(self, claimed: Claimed) -> None:
+        items = [
+            Settlement(token=each.token, lane=each.lane, offset=each.offset, report=Release())
+            for each in claimed.deliveries
+        ]
+        try:
+            await self._store.settle(items)
+        except QoError:
+            log.warning("could not release %d messages; their lease will run out", len(items), exc_info=True)

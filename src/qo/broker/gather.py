@@ -1,0 +1,101 @@
+"""Group commit: while one call to the store is under way, further ones gather and go out together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from qo.core.errors import Closed, QoError, Unavailable
+
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class Gather(Generic[Q, A]):
+    """Sends calls in batches, one batch at a time.
+
+    A call that is cancelled before its batch is sent is dropped. After that it
+    may take effect, and `abandoned` is told of its answer. If a batch is
+    refused, its calls are sent one by one, so that a bad one fails alone.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[Sequence[Q]], Awaitable[Sequence[A]]],
+        *,
+        weigh: Callable[[Q], int],
+        limit: int,
+        abandoned: Callable[[Q, A], None] | None = None,
+    ) -> None:
+        self._send = send
+        self._weigh = weigh
+        self._limit = limit
+        self._abandoned = abandoned
+        self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
+        self._pump: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def ask(self, call: Q) -> A:
+        if self._closed:
+            raise Closed("this client was closed")
+        answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
+        self._waiting.append((call, answer))
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._run())
+        return await answer
+
+    async def close(self) -> None:
+        """Refuse new calls and finish those that were made."""
+        self._closed = True
+        if self._pump is not None:
+            await self._pump
+
+    async def _run(self) -> None:
+        try:
+            while batch := self._next_batch():
+                await self._send_batch(batch)
+        finally:
+            self._pump = None
+
+    def _next_batch(self) -> list[tuple[Q, asyncio.Future[A]]]:
+        batch: list[tuple[Q, asyncio.Future[A]]] = []
+        weight = 0
+        while self._waiting and (not batch or weight + self._weigh(self._waiting[0][0]) <= self._limit):
+            call, answer = self._waiting.popleft()
+            if not answer.done():
+                batch.append((call, answer))
+                weight += self._weigh(call)
+        return batch
+
+    async def _send_batch(self, batch: list[tuple[Q, asyncio.Future[A]]]) -> None:
+        try:
+            answers = await self._send([call for call, _ in batch])
+        except Exception as error:  # noqa: BLE001 - it belongs to the callers, who are told below
+            await self._refused(batch, error)
+            return
+        for (call, future), answer in zip(batch, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)
+            elif self._abandoned is not None:
+                self._abandoned(call, answer)
+
+    async def _refused(self, batch: list[tuple[Q, asyncio.Future[A]]], error: Exception) -> None:
+        if len(batch) > 1 and isinstance(error, QoError) and not isinstance(error, Unavailable):
+            for each in batch:
+                await self._send_batch([each])
+            return
+        for _, future in batch:
+            if not future.done():
+                future.set_exception(error)
+
+
+def dealt_out(answers: Sequence[A], sizes: Sequence[int]) -> list[Sequence[A]]:
+    """Give each call its share of a batch's answers."""
+    shares = []
+    start = 0
+    for size in sizes:
+        shares.append(answers[start : start + size])
+        start += size
+    return shares

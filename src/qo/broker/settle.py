@@ -1,0 +1,61 @@
+"""settle, extend and transact: gathered like pushes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from qo.broker.gather import Gather, dealt_out
+from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settled, Settlement, Undone, Unit, Want
+from qo.stores.store import Store
+
+SETTLE_LIMIT = 10_000
+
+
+class SettleCall(NamedTuple):
+    settlements: Sequence[Settlement]
+    then: Sequence[Want]
+
+
+class SettleAnswer(NamedTuple):
+    settled: Sequence[Settled]
+    claimed: Sequence[Claimed | Nothing]
+
+
+class Settles:
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._settles = Gather[SettleCall, SettleAnswer](
+            self._send, weigh=lambda call: len(call.settlements) + len(call.then), limit=SETTLE_LIMIT
+        )
+        self._extends = Gather[Sequence[Extension], Sequence[Extended | Lost]](
+            self._send_extensions, weigh=len, limit=SETTLE_LIMIT
+        )
+        self._units = Gather[Unit, Done | Undone](
+            store.transact, weigh=lambda unit: len(unit.settlements) + len(unit.pushes) + 1, limit=SETTLE_LIMIT
+        )
+
+    async def settle(self, settlements: Sequence[Settlement], then: Sequence[Want]) -> SettleAnswer:
+        return await self._settles.ask(SettleCall(settlements, then))
+
+    async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]:
+        return await self._extends.ask(extensions)
+
+    async def transact(self, unit: Unit) -> Done | Undone:
+        return await self._units.ask(unit)
+
+    async def close(self) -> None:
+        for gather in (self._settles, self._extends, self._units):
+            await gather.close()
+
+    async def _send(self, calls: Sequence[SettleCall]) -> list[SettleAnswer]:
+        settled, claimed = await self._store.settle(
+            [each for call in calls for each in call.settlements], [want for call in calls for want in call.then]
+        )
+        shares = dealt_out(settled, [len(call.settlements) for call in calls])
+        claims = dealt_out(claimed, [len(call.then) for call in calls])
+        return [SettleAnswer(*share) for share in zip(shares, claims, strict=True)]
+
+    async def _send_extensions(self, calls: Sequence[Sequence[Extension]]) -> list[Sequence[Extended | Lost]]:
+        answers = await self._store.extend([each for call in calls for each in call])
+        return dealt_out(answers, [len(call) for call in calls])

@@ -1,0 +1,131 @@
+"""timers: housekeeping at its own time, and asking whether others wrote while someone waits."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from qo.broker.clock import Clock, Timer
+from qo.core.errors import QoError
+from qo.core.polling import PollingStrategy
+from qo.stores.store import Store
+
+log = logging.getLogger("qo.broker")
+
+TIDY_AFTER_TRAFFIC = timedelta(seconds=60)
+TIDY_STEP_REST = timedelta(milliseconds=50)
+
+
+class Housekeeping:
+    """Tidies when the store said that it is due, or a minute after traffic; never in a loop."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._due: datetime | None = None
+        self._timer: Timer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Look once, to learn when there will be something to do."""
+        self._due_at(self._clock.now())
+
+    def traffic(self) -> None:
+        if self._task is None:
+            self._due_at(self._clock.now() + TIDY_AFTER_TRAFFIC)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            await self._task
+
+    def _due_at(self, when: datetime) -> None:
+        if self._closed or (self._due is not None and self._due <= when):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._due = when
+        self._timer = self._clock.call_at(when, self._begin)
+
+    def _begin(self) -> None:
+        self._due = self._timer = None
+        if not self._closed and self._task is None:
+            self._task = asyncio.create_task(self._tidy())
+
+    async def _tidy(self) -> None:
+        again: datetime | None
+        try:
+            again = await self._store.tidy()
+        except QoError:
+            log.warning("housekeeping failed; it will be tried again", exc_info=True)
+            again = self._clock.now() + TIDY_AFTER_TRAFFIC
+        self._task = None
+        if again is not None:
+            self._due_at(max(again, self._clock.now() + TIDY_STEP_REST))
+
+
+class Poller:
+    """Asks a store that cannot wake us whether another process wrote, while someone waits."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        strategy: PollingStrategy,
+        someone_waits: Callable[[], bool],
+        found: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._strategy = strategy
+        self._someone_waits = someone_waits
+        self._found = found
+        self._task: asyncio.Task[None] | None = None
+        self.polls = 0
+
+    def needed(self) -> None:
+        """Someone began to wait."""
+        if self._store.must_poll and self._task is None:
+            self._task = asyncio.create_task(self._poll())
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _poll(self) -> None:
+        interval = self._strategy.initial_interval()
+        try:
+            await self._ask()  # what others wrote from here on is news
+            while True:
+                await self._sleep(self._strategy.apply_jitter(interval, random.random()))  # noqa: S311 - no secret
+                if not self._someone_waits():
+                    return
+                changed = await self._ask()
+                if changed:
+                    self._found()
+                interval = self._strategy.next_interval(interval, changed)
+        finally:
+            self._task = None
+
+    async def _ask(self) -> bool:
+        self.polls += 1
+        try:
+            return await self._store.changed()
+        except QoError:
+            log.warning("could not ask the store for changes", exc_info=True)
+            return False
+
+    async def _sleep(self, length: timedelta) -> None:
+        over = asyncio.Event()
+        timer = self._clock.call_at(self._clock.now() + length, over.set)
+        try:
+            await over.wait()
+        finally:
+            timer.cancel()

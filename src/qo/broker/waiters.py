@@ -1,0 +1,242 @@
+"""Waiters: claims that are parked until something is claimable or their time is up.
+
+Waiters that want the same thing share a lot. An empty answer to one of them is
+an empty answer to all, so a lot has one ask-again timer and asks the store for
+a few of its waiters at a time: first one, then twice as many while all of them
+are served. One push into ten thousand waiters costs two store calls, and wakes one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from itertools import islice
+from typing import NamedTuple
+
+from qo.broker.clock import Clock, Timer
+from qo.broker.hints import HintCounters
+from qo.core.lane import Filter
+from qo.core.lease import Claimed, Nothing, Want
+from qo.core.names import namespace_and_task
+
+Ask = Callable[[list[Want]], Awaitable[list[Claimed | Nothing]]]
+GiveBack = Callable[[Want, Claimed | Nothing], None]
+FIRST_ROUND = 1
+
+
+class Sort(NamedTuple):
+    """What decides whether a want finds something; not how much of it, for whom, or for how long."""
+
+    queues: tuple[str, ...]
+    filter: Filter | None
+    group: str
+    kinds: frozenset[str] | None
+    key: str | None
+
+    @classmethod
+    def of(cls, want: Want) -> Sort:
+        return cls(want.queues, want.filter, want.group, want.kinds, want.key)
+
+    def concerns(self, queues: frozenset[str] | None) -> bool:
+        if queues is None:
+            return True
+        if self.filter is not None:
+            return any(self.filter.matches(*namespace_and_task(queue)) for queue in queues)
+        return not queues.isdisjoint(self.queues)
+
+
+class Waiter:
+    def __init__(self, want: Want, answer: asyncio.Future[Claimed | Nothing]) -> None:
+        self.want = want
+        self.answer = answer
+        self.timer: Timer | None = None
+
+
+class Lot:
+    """The waiters of one sort, longest-waiting first."""
+
+    def __init__(
+        self,
+        sort: Sort,
+        clock: Clock,
+        counters: HintCounters,
+        ask: Ask,
+        give_back: GiveBack,
+        emptied: Callable[[Sort], None],
+    ) -> None:
+        self.sort = sort
+        self.waiters: dict[int, Waiter] = {}
+        self.owner_limited = False
+        self._clock = clock
+        self._counters = counters
+        self._ask = ask
+        self._give_back = give_back
+        self._emptied = emptied
+        self._timer: Timer | None = None
+        self._wake_at: datetime | None = None
+        self._serving: asyncio.Task[None] | None = None
+        self._again = False
+
+    def wake(self) -> None:
+        """Ask the store soon; while it is being asked, ask once more afterwards."""
+        if not self.waiters:
+            return
+        self._again = True
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve())
+
+    def wake_at(self, when: datetime | None) -> None:
+        """Ask the store at that time, if not sooner."""
+        if when is None or (self._wake_at is not None and self._wake_at <= when):
+            return
+        self._stop_timer()
+        self._wake_at = when
+        self._timer = self._clock.call_at(when, self._time_has_come)
+
+    def _time_has_come(self) -> None:
+        self._wake_at = None
+        self.wake()
+
+    def remove(self, waiter: Waiter) -> None:
+        self.waiters.pop(id(waiter), None)
+        if waiter.timer is not None:
+            waiter.timer.cancel()
+        if not self.waiters:
+            self._stop_timer()
+            if self._serving is None:
+                self._emptied(self.sort)
+
+    async def close(self) -> None:
+        self._stop_timer()
+        for waiter in list(self.waiters.values()):
+            self.answer(waiter, Nothing(None))
+        if self._serving is not None:
+            await self._serving
+
+    def answer(self, waiter: Waiter, answer: Claimed | Nothing) -> None:
+        self.remove(waiter)
+        if not waiter.answer.done():
+            waiter.answer.set_result(answer)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._wake_at = None
+
+    async def _serve(self) -> None:
+        try:
+            while self._again and self.waiters:
+                self._again = False
+                await self._serve_all()
+        except Exception as error:  # noqa: BLE001 - it belongs to those who wait
+            for waiter in list(self.waiters.values()):
+                self.remove(waiter)
+                if not waiter.answer.done():
+                    waiter.answer.set_exception(error)
+        finally:
+            self._serving = None
+            if not self.waiters:
+                self._emptied(self.sort)
+            elif self._again:
+                self.wake()
+
+    async def _serve_all(self) -> None:
+        """Rounds of waiters, twice as many each time, until one of them gets nothing."""
+        size, past = FIRST_ROUND, 0
+        while round_ := list(islice(self.waiters.values(), past, past + size)):
+            before = self._counters.count(self.sort.queues)
+            answers = await self._ask([waiter.want for waiter in round_])
+            empty = [answer for answer in answers if isinstance(answer, Nothing)]
+            for waiter, answer in zip(round_, answers, strict=True):
+                if isinstance(answer, Claimed) and waiter.answer.done():
+                    self._give_back(waiter.want, answer)
+                elif isinstance(answer, Claimed):
+                    self.answer(waiter, answer)
+            self.owner_limited = any(answer.owner_limited for answer in empty)
+            if self.owner_limited:
+                past += len(empty)  # it is there, but not for these owners
+            elif empty:
+                self._rest(empty, before)
+                return
+            size *= 2
+            if self.owner_limited:
+                self._rest(empty, before)
+
+    def _rest(self, empty: list[Nothing], before: int) -> None:
+        for answer in empty:
+            self.wake_at(answer.ask_again)
+        if self._counters.count(self.sort.queues) != before:
+            self._again = True
+
+
+class Waiters:
+    """All waiters of one broker, by sort."""
+
+    def __init__(self, clock: Clock, counters: HintCounters, ask: Ask, give_back: GiveBack) -> None:
+        self._clock = clock
+        self._counters = counters
+        self._ask = ask
+        self._give_back = give_back
+        self._lots: dict[Sort, Lot] = {}
+
+    def __len__(self) -> int:
+        return sum(len(lot.waiters) for lot in self._lots.values())
+
+    def stands_for(self, want: Want) -> bool:
+        """Whether others wait for the same: the store's empty answer to them holds for this one too."""
+        lot = self._lots.get(Sort.of(want))
+        return lot is not None and bool(lot.waiters) and not lot.owner_limited
+
+    async def park(self, want: Want, until: datetime | None, empty: Nothing | None, before: int) -> Claimed | Nothing:
+        """Wait for an answer. `empty` is what the store said, and `before` the hint count when it was asked."""
+        lot = self._lot(Sort.of(want))
+        waiter = Waiter(want, asyncio.get_running_loop().create_future())
+        lot.waiters[id(waiter)] = waiter
+        if until is not None:
+            waiter.timer = self._clock.call_at(until, lambda: lot.answer(waiter, Nothing(None)))
+        if empty is not None:
+            lot.wake_at(empty.ask_again)
+            lot.owner_limited |= empty.owner_limited
+            if self._counters.count(want.queues) != before:
+                lot.wake()
+        try:
+            return await waiter.answer
+        finally:
+            lot.remove(waiter)
+
+    def heard(self, queues: frozenset[str] | None) -> None:
+        for lot in list(self._lots.values()):
+            if lot.sort.concerns(queues):
+                lot.wake()
+
+    def next_of(self, want: Want) -> Waiter | None:
+        """The longest-waiting waiter that can take over what this want got: same sort, same size, same terms."""
+        lot = self._lots.get(Sort.of(want))
+        for waiter in lot.waiters.values() if lot is not None else ():
+            if _same_terms(waiter.want, want) and not waiter.answer.done():
+                return waiter
+        return None
+
+    def hand_over(self, waiter: Waiter, claimed: Claimed) -> None:
+        self._lots[Sort.of(waiter.want)].answer(waiter, claimed)
+
+    async def close(self) -> None:
+        """Answer everyone who waits with nothing."""
+        for lot in list(self._lots.values()):
+            await lot.close()
+
+    def _lot(self, sort: Sort) -> Lot:
+        lot = self._lots.get(sort)
+        if lot is None:
+            lot = self._lots[sort] = Lot(sort, self._clock, self._counters, self._ask, self._give_back, self._forget)
+        return lot
+
+    def _forget(self, sort: Sort) -> None:
+        self._lots.pop(sort, None)
+
+
+def _same_terms(one: Want, other: Want) -> bool:
+    return (one.messages, one.lanes, one.lane_messages, one.lease, one.owner, one.auto_settle) == (
+        other.messages, other.lanes, other.lane_messages, other.lease, other.owner, other.auto_settle
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""The command `qo`: one file per command."""

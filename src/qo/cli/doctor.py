@@ -1,0 +1,41 @@
+"""`qo doctor`: open a store and say what is found."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from typing import Any
+
+from qo.connect import connect
+from qo.stores.opening import DEFAULT_URL
+
+
+def add_to(commands: Any) -> None:
+    command: argparse.ArgumentParser = commands.add_parser(
+        "doctor",
+        help="open a store and say what is found",
+        description="Open the store that a URL names, check it, and say what is in it. "
+        "A file that does not exist is created. Exits 1 if something needs attention.",
+    )
+    command.add_argument("url", nargs="?", default=DEFAULT_URL, help=f"the store (default {DEFAULT_URL})")
+    command.set_defaults(run=lambda given: asyncio.run(_examine(given.url)))
+
+
+async def _examine(url: str) -> int:
+    async with connect(url) as client:
+        health = await client.health()
+        queues = await client.queues(limit=20)
+        depths = [(queue, await client.queue(queue.name).depth()) for queue in queues]
+    print(f"{health.engine} {health.version}, schema {health.schema}")
+    for name, value in health.details.items():
+        print(f"  {name}: {value}")
+    for queue, depth in depths:
+        paused = ", paused" if queue.paused else ""
+        print(
+            f"  queue {queue.name}: {depth.ready} ready, {depth.retrying} retrying, {depth.leased} leased, "
+            f"{depth.delayed} delayed, {depth.dead} dead{paused}"
+        )
+    for problem in health.problems:
+        print(f"  attention: {problem}")
+    print("healthy" if not health.problems else f"{len(health.problems)} thing(s) need attention")
+    return 1 if health.problems else 0

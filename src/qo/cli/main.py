@@ -1,0 +1,41 @@
+"""`qo`: reads the command line and runs a command."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import qo
+from qo.cli import demo, doctor
+from qo.core.errors import QoError
+
+
+def parser() -> argparse.ArgumentParser:
+    main = argparse.ArgumentParser(
+        prog="qo",
+        description="qo is a durable queue and the workers that empty it.",
+        epilog="`qo COMMAND --help` explains a command.",
+    )
+    main.add_argument("--version", action="version", version=f"qo {qo.__version__}")
+    commands = main.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    demo.add_to(commands)
+    doctor.add_to(commands)
+    return main
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. 0: done. 1: it found or met a problem. 2: the command line is wrong. 130: interrupted."""
+    given = parser().parse_args(arguments)
+    try:
+        code: int = given.run(given)
+    except QoError as error:
+        print(f"qo {given.command}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The object that `qo.connect` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from qo.client.front import Front
+from qo.client.queue import Queue
+from qo.core.errors import RolledBack
+from qo.core.lane import Filter, Start, read_start
+from qo.core.lease import Done, Settlement, Undone, Unit
+from qo.core.message import NewMessage
+from qo.core.outcome import Health, QueueInfo
+
+
+class Client:
+    """A connection to a store. Close it, or use it as a context manager."""
+
+    def __init__(self, front: Front) -> None:
+        self.front = front
+
+    def queue(self, name: str) -> Queue:
+        """A queue by name. It need not exist; the first push creates it."""
+        return Queue(self.front, name)
+
+    async def queues(self, *, after: str = "", limit: int = 100) -> Sequence[QueueInfo]:
+        """The queues there are, by name."""
+        return await self.front.inspect.queues(after, limit)
+
+    async def create_group(
+        self, group: str, *, namespace: str | None = None, task: str | None = None, start: str | Start = "all"
+    ) -> bool:
+        """Register a group in all queues of a namespace or task, those that appear later too."""
+        return await self.front.admin.create_group(Filter(namespace, task), group, read_start(start))
+
+    async def transact(
+        self,
+        settlements: Sequence[Settlement] = (),
+        pushes: Sequence[NewMessage] = (),
+        *,
+        refuse_duplicates: bool = False,
+        nonce: str | None = None,
+    ) -> Done:
+        """Do all of it or nothing: settle deliveries and push messages in one commit. Raises `RolledBack`."""
+        unit = Unit(
+            settlements=tuple(settlements), pushes=tuple(pushes), refuse_duplicates=refuse_duplicates, nonce=nonce
+        )
+        answer = await self.front.transact(unit)
+        if isinstance(answer, Undone):
+            raise RolledBack(f"nothing was done: {answer.reason} (item {answer.item})")
+        return answer
+
+    async def health(self) -> Health:
+        """What the store says about itself."""
+        return await self.front.inspect.health()
+
+    async def close(self) -> None:
+        """Answer everyone who waits, finish what is under way, let the store go."""
+        await self.front.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,158 @@
+"""consume: a loop that claims, hands over and settles."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from qo.client.delivery import Delivery, describe
+from qo.client.payload import result_bytes
+from qo.core.errors import Invalid, LeaseLost, QoError
+from qo.core.lease import Claimed, Complete, Extension, Fail, LeaseToken, Lost, Place, Release, Report
+
+if TYPE_CHECKING:
+    from qo.client.queue import Queue
+
+log = logging.getLogger("qo.client")
+
+EXTEND_AFTER = 3
+"""Leases are extended when a third of them is over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    batch: int
+    lease: timedelta | None
+    kinds: frozenset[str] | None
+    idle: timedelta | None
+
+
+async def iterate(queue: Queue, terms: Terms) -> AsyncIterator[Delivery]:
+    """Yield deliveries as they come. Leaving the loop releases what was not yielded."""
+    fetched: list[Delivery] = []
+    try:
+        while fetched := await _claim(queue, terms, terms.batch):
+            fetched.reverse()
+            while fetched:
+                yield fetched.pop()
+    finally:
+        if fetched:
+            await queue.front.settle([delivery.settlement(Release()) for delivery in fetched])
+
+
+async def _claim(queue: Queue, terms: Terms, messages: int, lane_messages: int | None = None) -> list[Delivery]:
+    want = queue.want(messages=messages, lease=terms.lease, kinds=terms.kinds, lane_messages=lane_messages)
+    until = None if terms.idle is None else queue.front.now() + terms.idle
+    answer = await queue.front.claim_or_wait(want, until)
+    return [Delivery(queue.front, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
+
+
+async def run(queue: Queue, handler: Callable[[Delivery], Awaitable[Any]], concurrency: int, terms: Terms) -> int:
+    """Handle messages, up to `concurrency` at once, until none came for `idle`. How many were handled."""
+    if concurrency < 1:
+        raise Invalid("concurrency", f"must be at least 1, not {concurrency}")
+    return await Consumer(queue, handler, concurrency, terms).run()
+
+
+class Consumer:
+    """Claims one message per keyed lane at a time, so that a key's messages run in order."""
+
+    def __init__(
+        self, queue: Queue, handler: Callable[[Delivery], Awaitable[Any]], concurrency: int, terms: Terms
+    ) -> None:
+        self._queue = queue
+        self._handler = handler
+        self._terms = terms
+        self._slots = asyncio.Semaphore(concurrency)
+        self._concurrency = concurrency
+        self._running: dict[asyncio.Task[None], Delivery] = {}
+        self._handled = 0
+        self._lease = timedelta(0)
+
+    async def run(self) -> int:
+        self._lease = self._terms.lease or (await self._queue.front.admin.configure(self._queue.name, {})).lease
+        keeper = asyncio.create_task(self._keep_leases())
+        try:
+            while deliveries := await self._next():
+                for delivery in deliveries:
+                    self._start(delivery)
+            await self._finish()
+        except BaseException:
+            await self._abandon()
+            raise
+        finally:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        return self._handled
+
+    async def _next(self) -> list[Delivery]:
+        await self._slots.acquire()
+        self._slots.release()
+        free = self._concurrency - len(self._running)
+        return await _claim(self._queue, self._terms, max(1, min(free, self._terms.batch)), lane_messages=1)
+
+    def _start(self, delivery: Delivery) -> None:
+        task = asyncio.create_task(self._handle(delivery))
+        self._running[task] = delivery
+        task.add_done_callback(lambda done: self._running.pop(done, None))
+
+    async def _handle(self, delivery: Delivery) -> None:
+        async with self._slots:
+            report = await self._report(delivery)
+            self._handled += 1
+            if delivery.settled:
+                return
+            try:
+                await delivery.settle(report)
+            except LeaseLost:
+                log.warning("the lease of message %s ran out while it was handled; it will run again", delivery.id)
+
+    async def _report(self, delivery: Delivery) -> Report:
+        """Run the handler. Whatever it raises is the message's failure, not ours."""
+        try:
+            return Complete(result_bytes(await self._handler(delivery)))
+        except asyncio.CancelledError:
+            return Release()
+        except Exception as error:
+            log.info("message %s failed at attempt %d", delivery.id, delivery.attempt, exc_info=True)
+            return Fail(describe(error))
+
+    async def _finish(self) -> None:
+        while self._running:
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _abandon(self) -> None:
+        """The caller stops us: what runs is cancelled and given back with no attempt used."""
+        for task in self._running:
+            task.cancel()
+        await self._finish()
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease.total_seconds() / EXTEND_AFTER)
+            try:
+                await self._extend_all()
+            except QoError:
+                log.warning("could not extend leases", exc_info=True)
+
+    async def _extend_all(self) -> None:
+        """One call for all leases; what was lost or canceled is cancelled here."""
+        held: dict[LeaseToken, list[tuple[asyncio.Task[None], Place]]] = {}
+        for task, delivery in self._running.items():
+            each = delivery.delivered
+            held.setdefault(each.token, []).append((task, Place(each.lane, each.offset)))
+        if not held:
+            return
+        extensions = [
+            Extension(token=token, lease=self._lease, started=tuple(place for _, place in tasks))
+            for token, tasks in held.items()
+        ]
+        answers = await self._queue.front.extend(extensions)
+        for answer, tasks in zip(answers, held.values(), strict=True):
+            for task, place in tasks:
+                if isinstance(answer, Lost) or place in answer.canceled:
+                    task.cancel()

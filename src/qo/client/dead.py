@@ -1,0 +1,33 @@
+"""Dead letters of one group of a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from qo.client.front import Front
+from qo.core.message import MessageId, checked_id
+from qo.core.outcome import DeadLetter
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetters:
+    front: Front
+    queue: str
+    group: str
+
+    async def list(self, *, after: MessageId | None = None, limit: int = 100) -> Sequence[DeadLetter]:
+        """Oldest first."""
+        return await self.front.inspect.dead(self.queue, self.group, after, limit)
+
+    async def retry(self, *ids: str) -> Sequence[MessageId]:
+        """Push these again (none named: up to a thousand of them), addressed to this group alone. Their new ids."""
+        return await self.front.admin.retry_dead(self.queue, self.group, _named(ids))
+
+    async def purge(self, *ids: str) -> int:
+        """Remove these (none named: all). How many there were."""
+        return await self.front.admin.purge_dead(self.queue, self.group, _named(ids))
+
+
+def _named(ids: Iterable[str]) -> Sequence[MessageId] | None:
+    return [checked_id("id", id) for id in ids] or None

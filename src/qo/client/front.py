@@ -1,0 +1,42 @@
+"""What the client needs of whatever stands before a store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settled, Settlement, Undone, Unit, Want
+from qo.core.message import MessageId, NewMessage, Pushed
+from qo.core.outcome import Job
+
+if TYPE_CHECKING:
+    from qo.stores.store import Admin, Inspect
+
+
+class Front(Protocol):
+    @property
+    def admin(self) -> Admin: ...
+
+    @property
+    def inspect(self) -> Inspect: ...
+
+    def now(self) -> datetime: ...
+
+    async def push(self, messages: Sequence[NewMessage], nonce: str | None = None) -> Sequence[Pushed]: ...
+
+    async def claim(self, want: Want) -> Claimed | Nothing: ...
+
+    async def claim_or_wait(self, want: Want, until: datetime | None) -> Claimed | Nothing: ...
+
+    async def settle(
+        self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
+    ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]: ...
+
+    async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]: ...
+
+    async def transact(self, unit: Unit) -> Done | Undone: ...
+
+    async def finished(self, id: MessageId, until: datetime | None) -> Job | None: ...
+
+    async def close(self) -> None: ...

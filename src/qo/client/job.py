@@ -1,0 +1,65 @@
+"""A handle on one message of the default group."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from qo.client.front import Front
+from qo.client.payload import result_value
+from qo.core.errors import JobCanceled, JobFailed, NotFound
+from qo.core.message import MessageId
+from qo.core.names import DEFAULT_GROUP
+from qo.core.outcome import CancelAnswer, Event, Job, JobState
+from qo.core.queue import duration
+
+
+class JobHandle:
+    """Ask about a job, await its result, or cancel it."""
+
+    __slots__ = ("_front", "duplicate", "id")
+
+    def __init__(self, front: Front, id: MessageId, *, duplicate: bool = False) -> None:
+        self._front = front
+        self.id = id
+        self.duplicate = duplicate
+        """Whether its dedupe key was held, so that this is the earlier message."""
+
+    async def info(self) -> Job:
+        """Everything that is known of it. `NotFound` once it was removed."""
+        [job] = await self._front.inspect.jobs([self.id])
+        if job is None:
+            raise NotFound(f"nothing is known of job {self.id} (any more)")
+        return job
+
+    async def status(self) -> JobState | None:
+        """queued, assigned, running, succeeded, failed or canceled; None if its queue keeps no history of it."""
+        return (await self.info()).state
+
+    async def result(self, timeout: timedelta | float | None = None) -> Any:  # noqa: ASYNC109 - not a cancellation
+        """Wait for the job to finish and return what it was completed with.
+
+        Raises `JobFailed` or `JobCanceled` if it ended so, and `TimedOut` if it
+        has not ended in time; then it goes on.
+        """
+        until = None if timeout is None else self._front.now() + duration("timeout", timeout)
+        job = await self._front.finished(self.id, until)
+        if job is None or job.state is None:
+            raise NotFound(f"nothing is known of job {self.id}; its queue keeps no history, or no longer keeps this")
+        if job.state is JobState.FAILED:
+            raise JobFailed(f"job {self.id} failed: {job.error or job.reason}")
+        if job.state is JobState.CANCELED:
+            raise JobCanceled(f"job {self.id} was canceled: {job.reason}")
+        return result_value(job.result)
+
+    async def cancel(self) -> CancelAnswer:
+        """Cancel it. `requested` means that it is running: its holder is told at the next extend."""
+        [answer] = await self._front.admin.cancel([self.id], DEFAULT_GROUP)
+        return answer
+
+    async def events(self) -> list[Event]:
+        """Its changes of state, where the queue's history is `full`."""
+        return list(await self._front.inspect.events(self.id))
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id}>"

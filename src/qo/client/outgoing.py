@@ -1,0 +1,69 @@
+"""What a user says when pushing, turned into a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from qo.client.payload import packed
+from qo.core.errors import Invalid
+from qo.core.message import Dedupe, MessageId, NewMessage
+from qo.core.names import DEFAULT_KIND
+from qo.core.queue import duration
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to push.
+
+    payload   anything that JSON can say, or bytes
+    kind      the name of the task that handles it
+    key       messages of one key are delivered in strict order
+    priority  -100 to 100, higher first
+    delay     not before so long from now (a timedelta, or seconds)
+    due_at    not before that time; give this or a delay
+    dedupe    a key that holds until the first one is finished, or a `Dedupe`
+    headers   text by name
+    ttl       canceled if not delivered so long after it was due
+    """
+
+    payload: Any
+    kind: str = DEFAULT_KIND
+    key: str | None = None
+    priority: int = 0
+    delay: timedelta | float | None = None
+    due_at: datetime | None = None
+    dedupe: str | Dedupe | None = None
+    headers: Mapping[str, str] | None = None
+    ttl: timedelta | float | None = None
+
+    def addressed(self, queue: str, id: MessageId, now: datetime) -> NewMessage:
+        """Check it and turn it into what the store takes."""
+        payload, headers = packed(self.payload, self.headers)
+        return NewMessage(
+            id=id,
+            queue=queue,
+            payload=payload,
+            kind=self.kind,
+            key=self.key,
+            priority=self.priority,
+            headers=headers,
+            due_at=None if self.delay is None and self.due_at is None else self._due(now),
+            ttl=None if self.ttl is None else duration("ttl", self.ttl),
+            dedupe=Dedupe(self.dedupe) if isinstance(self.dedupe, str) else self.dedupe,
+        )
+
+    def _due(self, now: datetime) -> datetime:
+        if self.delay is None:
+            assert self.due_at is not None
+            if self.due_at.tzinfo is None:
+                raise Invalid("due_at", "must have a time zone")
+            return self.due_at
+        if self.due_at is not None:
+            raise Invalid("delay", "give a delay or a due time, not both")
+        delay = duration("delay", self.delay)
+        if delay < timedelta(0):
+            raise Invalid("delay", f"must not be negative, not {self.delay}")
+        return now + delay

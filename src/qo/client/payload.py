@@ -1,0 +1,62 @@
+"""Python values to bytes and back. JSON unless the caller passes bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from qo.core.errors import Invalid
+from qo.core.message import BYTES_CONTENT, CONTENT_TYPE
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+def encoded(field: str, value: Any) -> bytes:
+    """JSON bytes. What JSON cannot say is refused, not changed."""
+    try:
+        data = _encode(value)
+    except (TypeError, ValueError, RecursionError, UnicodeEncodeError, OverflowError) as error:
+        raise Invalid(field, f"cannot be written as JSON ({error}); pass bytes to send them as they are") from None
+    if b"null" in data and _hides_a_number(value):
+        raise Invalid(field, "contains NaN or infinity, which JSON cannot say")
+    return data
+
+
+def _hides_a_number(value: Any) -> bool:
+    """Whether a float that JSON has no word for would silently become null."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, Mapping):
+        return any(_hides_a_number(each) for each in value.values())
+    if isinstance(value, list | tuple | set | frozenset):
+        return any(_hides_a_number(each) for each in value)
+    return False
+
+
+def packed(payload: Any, headers: Mapping[str, str] | None) -> tuple[bytes, Mapping[str, str] | None]:
+    """A payload's bytes, and its headers. Bytes pass as they are and are marked, unless the caller marked them."""
+    if not isinstance(payload, bytes | bytearray | memoryview):
+        return encoded("payload", payload), headers
+    return bytes(payload), {CONTENT_TYPE: BYTES_CONTENT, **(headers or {})}
+
+
+def unpacked(payload: bytes, headers: Mapping[str, str]) -> Any:
+    """The value that was pushed: decoded JSON, or bytes if it was pushed as bytes."""
+    if "json" not in headers.get(CONTENT_TYPE, "json"):
+        return payload
+    try:
+        return _decode(payload)
+    except msgspec.DecodeError as error:
+        raise Invalid("payload", f"is not JSON ({error}); read `body` for its bytes") from None
+
+
+def result_bytes(result: Any) -> bytes | None:
+    return None if result is None else encoded("result", result)
+
+
+def result_value(result: bytes | None) -> Any:
+    return None if result is None else _decode(result)

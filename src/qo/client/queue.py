@@ -1,0 +1,264 @@
+"""A queue, as users hold it: push, claim, consume, arrange, look."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, overload
+
+from qo.client import consume
+from qo.client.dead import DeadLetters
+from qo.client.delivery import Delivery
+from qo.client.front import Front
+from qo.client.job import JobHandle
+from qo.client.outgoing import Message
+from qo.core.errors import NotFound
+from qo.core.lane import Start, read_start
+from qo.core.lease import Claimed, LeaseToken, Want
+from qo.core.message import Dedupe, Duplicate, MessageId, NewMessage, Refused, checked_id, message_ids
+from qo.core.names import DEFAULT_GROUP, DEFAULT_KIND, checked_name
+from qo.core.outcome import Depth, GroupInfo, Job, JobState, LaneInfo, QueueInfo
+from qo.core.queue import QueueSettings, duration
+
+FROM_THE_START = Start()
+Handler = Callable[[Delivery], Awaitable[Any]]
+Length = timedelta | float
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """One queue, seen by one group. `group()` gives the same queue seen by another."""
+
+    front: Front
+    name: str
+    group_name: str = DEFAULT_GROUP
+    start: Start = FROM_THE_START
+
+    def __post_init__(self) -> None:
+        checked_name("queue", self.name)
+        checked_name("group", self.group_name)
+
+    def group(self, name: str, *, start: str | datetime | Start = "all") -> Queue:
+        """The same queue for another group, which sees every message too.
+
+        The group is registered by its first claim, or by `register`; where it
+        starts is decided then and kept: `"all"`, `"new"`, or a time.
+        """
+        return replace(self, group_name=name, start=read_start(start))
+
+    # Pushing
+
+    async def push(
+        self,
+        payload: Any,
+        *,
+        kind: str = DEFAULT_KIND,
+        key: str | None = None,
+        priority: int = 0,
+        delay: Length | None = None,
+        due_at: datetime | None = None,
+        dedupe: str | Dedupe | None = None,
+        headers: Mapping[str, str] | None = None,
+        ttl: Length | None = None,
+    ) -> JobHandle:
+        """Store one message; answered after the commit. See `Message` for what can be said."""
+        message = Message(payload, kind, key, priority, delay, due_at, dedupe, headers, ttl)
+        [handle] = await self.push_many([message])
+        return handle
+
+    async def push_many(self, messages: Iterable[Message], *, nonce: str | None = None) -> list[JobHandle]:
+        """Store many messages in one commit. The first that is refused raises, after the others were stored.
+
+        A nonce makes the call safe to repeat within an hour: the second time
+        nothing is stored and the first answer is given.
+        """
+        new = self.prepare(messages)
+        answers = await self.front.push(new, nonce) if new else ()
+        handles = []
+        for answer in answers:
+            if isinstance(answer, Refused):
+                raise answer.error
+            handles.append(JobHandle(self.front, answer.id, duplicate=isinstance(answer, Duplicate)))
+        return handles
+
+    def prepare(self, messages: Iterable[Message]) -> list[NewMessage]:
+        """Check messages and give them their ids, without pushing them; `Client.transact` takes the answer."""
+        batch, now = list(messages), self.front.now()
+        ids = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), len(batch))
+        return [message.addressed(self.name, id, now) for message, id in zip(batch, ids, strict=True)]
+
+    async def submit(self, kind: str, payload: Any = None, **options: Any) -> JobHandle:
+        """Push a job of a kind: `push` with the kind first."""
+        return await self.push(payload, kind=kind, **options)
+
+    # Taking
+
+    async def claim(
+        self,
+        messages: int = 1,
+        *,
+        wait: Length | None = None,
+        lease: Length | None = None,
+        kinds: Collection[str] | None = None,
+        key: str | None = None,
+        lanes: int | None = None,
+        lane_messages: int | None = None,
+        owner: str | None = None,
+        auto_settle: bool = False,
+    ) -> list[Delivery]:
+        """Take up to so many messages under one lease; an empty list if there are none, after waiting up to `wait`.
+
+        `lease` is the queue's setting unless given. `kinds` limits what is
+        taken. `auto_settle` completes at delivery: at most once, by your wish.
+        """
+        want = self.want(
+            messages=messages,
+            lease=None if lease is None else duration("lease", lease),
+            kinds=None if kinds is None else frozenset(kinds),
+            key=key,
+            lanes=lanes,
+            lane_messages=lane_messages,
+            owner=owner,
+            auto_settle=auto_settle,
+        )
+        if wait is None:
+            answer = await self.front.claim(want)
+        else:
+            answer = await self.front.claim_or_wait(want, self.front.now() + duration("wait", wait))
+        return [Delivery(self.front, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
+
+    def want(self, **terms: Any) -> Want:
+        """A want of this queue and group under a token that nobody else has."""
+        token = LeaseToken(secrets.token_hex(16))
+        return Want(token=token, queues=(self.name,), group=self.group_name, start=self.start, **terms)
+
+    @overload
+    def consume(
+        self,
+        *,
+        batch: int = ...,
+        lease: Length | None = ...,
+        kinds: Collection[str] | None = ...,
+        idle: Length | None = ...,
+    ) -> AsyncIterator[Delivery]: ...
+
+    @overload
+    def consume(
+        self,
+        handler: Handler,
+        *,
+        batch: int = ...,
+        concurrency: int = ...,
+        lease: Length | None = ...,
+        kinds: Collection[str] | None = ...,
+        idle: Length | None = ...,
+    ) -> Coroutine[Any, Any, int]: ...
+
+    def consume(
+        self,
+        handler: Handler | None = None,
+        *,
+        batch: int = 10,
+        concurrency: int = 10,
+        lease: Length | None = None,
+        kinds: Collection[str] | None = None,
+        idle: Length | None = None,
+    ) -> AsyncIterator[Delivery] | Coroutine[Any, Any, int]:
+        """Take messages as they come, for as long as the caller goes on.
+
+        Without a handler, iterate: `async for delivery in queue.consume(): …` and
+        settle each. What was fetched and not yet yielded when the loop is left is
+        released. With a handler, await: up to `concurrency` messages run at once,
+        leases are kept while they run, a return value completes and an exception
+        fails the message; messages of one key run in order. Either form ends after
+        `idle` without a message, or never if that is None; the handler form answers
+        how many messages it handled.
+        """
+        terms = consume.Terms(
+            batch=batch,
+            lease=None if lease is None else duration("lease", lease),
+            kinds=None if kinds is None else frozenset(kinds),
+            idle=None if idle is None else duration("idle", idle),
+        )
+        if handler is None:
+            return consume.iterate(self, terms)
+        return consume.run(self, handler, concurrency, terms)
+
+    # Arranging
+
+    async def configure(self, **settings: Any) -> QueueSettings:
+        """Create the queue if need be and change some of its settings; see `QueueSettings`."""
+        return await self.front.admin.configure(self.name, settings)
+
+    async def pause(self) -> None:
+        """Stop claims. Pushes and settles go on."""
+        await self.front.admin.pause(self.name, True)
+
+    async def resume(self) -> None:
+        await self.front.admin.pause(self.name, False)
+
+    async def purge(self) -> int:
+        """Remove every message, for every group; answers how many there were. Dead letters stay."""
+        return await self.front.admin.purge(self.name)
+
+    async def delete(self) -> bool:
+        """Remove the queue and all that is in it. Whether there was one."""
+        return await self.front.admin.delete_queue(self.name)
+
+    async def register(self) -> bool:
+        """Register this group now rather than at its first claim. Whether it is new."""
+        return await self.front.admin.create_group([self.name], self.group_name, self.start)
+
+    async def delete_group(self) -> bool:
+        """Remove this group with its progress. Whether there was one. The default group cannot be deleted."""
+        return await self.front.admin.delete_group(self.name, self.group_name)
+
+    async def seek(self, to: str | datetime | int, *, key: str | None = None) -> int:
+        """Move this group to `"all"` (the start), `"new"` (the end), a time or an offset; in one key's lane, or in all.
+
+        Ends its leases and drops its retries. Answers how many lanes were moved.
+        """
+        target = to if isinstance(to, int) else read_start(to)
+        return await self.front.admin.seek(self.name, self.group_name, target, key)
+
+    @property
+    def dead(self) -> DeadLetters:
+        """This group's dead letters."""
+        return DeadLetters(self.front, self.name, self.group_name)
+
+    # Looking
+
+    async def info(self) -> QueueInfo:
+        return await self.front.inspect.queue(self.name)
+
+    async def exists(self) -> bool:
+        try:
+            await self.info()
+        except NotFound:
+            return False
+        return True
+
+    async def settings(self) -> QueueSettings:
+        return (await self.info()).settings
+
+    async def depth(self) -> Depth:
+        """How much is still ahead of this group."""
+        return await self.front.inspect.depth(self.name, self.group_name)
+
+    async def groups(self) -> Sequence[GroupInfo]:
+        return await self.front.inspect.groups(self.name)
+
+    async def lanes(self, *, after: int = 0, limit: int = 100) -> Sequence[LaneInfo]:
+        return await self.front.inspect.lanes(self.name, self.group_name, after, limit)
+
+    def job(self, id: str) -> JobHandle:
+        """A handle on a message by its id."""
+        return JobHandle(self.front, checked_id("id", id))
+
+    async def jobs(
+        self, *, state: JobState | str | None = None, before: MessageId | None = None, limit: int = 100
+    ) -> Sequence[Job]:
+        """Newest first."""
+        return await self.front.inspect.list_jobs(self.name, None if state is None else JobState(state), before, limit)

@@ -1,0 +1,407 @@
+"""The same client for programs without an event loop: a thin shell over the async one.
+
+One thread runs an event loop for the client; every call hands its coroutine over
+and waits. So sync callers from many threads share commits like async ones do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
+
+from qo.client.client import Client
+from qo.client.dead import DeadLetters
+from qo.client.delivery import Delivery
+from qo.client.job import JobHandle
+from qo.client.outgoing import Message
+from qo.client.queue import Length, Queue
+from qo.core.errors import Closed
+from qo.core.lane import Start
+from qo.core.lease import Done, Report, Settlement, Verdict
+from qo.core.message import Dedupe, MessageId, NewMessage
+from qo.core.names import DEFAULT_KIND
+from qo.core.outcome import (
+    CancelAnswer,
+    DeadLetter,
+    Depth,
+    Event,
+    GroupInfo,
+    Health,
+    Job,
+    JobState,
+    LaneInfo,
+    QueueInfo,
+)
+from qo.core.queue import QueueSettings
+
+T = TypeVar("T")
+
+
+class Portal:
+    """A thread with an event loop, and the way in."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="qo-loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+        self._loop.close()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and wait for it. An interrupt cancels it."""
+        if not self._thread.is_alive():
+            coroutine.close()
+            raise Closed("this client was closed")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+
+class SyncDelivery:
+    """One message under a lease; see `Delivery`. As a context manager it completes, or fails if the block raises."""
+
+    def __init__(self, portal: Portal, delivery: Delivery) -> None:
+        self._portal = portal
+        self._delivery = delivery
+        self.id = delivery.id
+        self.queue = delivery.queue
+        self.kind = delivery.kind
+        self.key = delivery.key
+        self.priority = delivery.priority
+        self.headers: Mapping[str, str] = delivery.headers
+        self.attempt = delivery.attempt
+        self.created_at: datetime = delivery.created_at
+        self.expires_at: datetime = delivery.expires_at
+        self.body = delivery.body
+
+    @property
+    def payload(self) -> Any:
+        return self._delivery.payload
+
+    @property
+    def settled(self) -> bool:
+        return self._delivery.settled
+
+    def complete(self, result: Any = None) -> Verdict:
+        return self._portal.call(self._delivery.complete(result))
+
+    def fail(self, error: str = "", *, after: Length | None = None) -> Verdict:
+        return self._portal.call(self._delivery.fail(error, after=after))
+
+    def release(self) -> Verdict:
+        return self._portal.call(self._delivery.release())
+
+    def bury(self, error: str = "") -> Verdict:
+        return self._portal.call(self._delivery.bury(error))
+
+    def settlement(self, report: Report) -> Settlement:
+        return self._delivery.settlement(report)
+
+    def extend(self, lease: Length = 30, *, started: bool = True) -> bool:
+        return self._portal.call(self._delivery.extend(lease, started=started))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.call(self._delivery.__aexit__(kind, error, trace))
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self._delivery)[1:]}"
+
+
+class SyncJobHandle:
+    """Ask about a job, await its result, or cancel it; see `JobHandle`."""
+
+    def __init__(self, portal: Portal, handle: JobHandle) -> None:
+        self._portal = portal
+        self._handle = handle
+        self.id = handle.id
+        self.duplicate = handle.duplicate
+
+    def info(self) -> Job:
+        return self._portal.call(self._handle.info())
+
+    def status(self) -> JobState | None:
+        return self._portal.call(self._handle.status())
+
+    def result(self, timeout: Length | None = None) -> Any:
+        return self._portal.call(self._handle.result(timeout))
+
+    def cancel(self) -> CancelAnswer:
+        return self._portal.call(self._handle.cancel())
+
+    def events(self) -> list[Event]:
+        return self._portal.call(self._handle.events())
+
+    def __repr__(self) -> str:
+        return f"<SyncJobHandle {self.id}>"
+
+
+class SyncDeadLetters:
+    def __init__(self, portal: Portal, dead: DeadLetters) -> None:
+        self._portal = portal
+        self._dead = dead
+
+    def list(self, *, after: MessageId | None = None, limit: int = 100) -> Sequence[DeadLetter]:
+        return self._portal.call(self._dead.list(after=after, limit=limit))
+
+    def retry(self, *ids: str) -> Sequence[MessageId]:
+        return self._portal.call(self._dead.retry(*ids))
+
+    def purge(self, *ids: str) -> int:
+        return self._portal.call(self._dead.purge(*ids))
+
+
+class SyncQueue:
+    """One queue, seen by one group; see `Queue`."""
+
+    def __init__(self, portal: Portal, queue: Queue) -> None:
+        self._portal = portal
+        self._queue = queue
+        self.name = queue.name
+        self.group_name = queue.group_name
+
+    def group(self, name: str, *, start: str | datetime | Start = "all") -> SyncQueue:
+        return SyncQueue(self._portal, self._queue.group(name, start=start))
+
+    def push(
+        self,
+        payload: Any,
+        *,
+        kind: str = DEFAULT_KIND,
+        key: str | None = None,
+        priority: int = 0,
+        delay: Length | None = None,
+        due_at: datetime | None = None,
+        dedupe: str | Dedupe | None = None,
+        headers: Mapping[str, str] | None = None,
+        ttl: Length | None = None,
+    ) -> SyncJobHandle:
+        message = Message(payload, kind, key, priority, delay, due_at, dedupe, headers, ttl)
+        return self.push_many([message])[0]
+
+    def push_many(self, messages: Iterable[Message], *, nonce: str | None = None) -> list[SyncJobHandle]:
+        handles = self._portal.call(self._queue.push_many(messages, nonce=nonce))
+        return [SyncJobHandle(self._portal, handle) for handle in handles]
+
+    def prepare(self, messages: Iterable[Message]) -> list[NewMessage]:
+        return self._queue.prepare(messages)
+
+    def submit(self, kind: str, payload: Any = None, **options: Any) -> SyncJobHandle:
+        return self.push(payload, kind=kind, **options)
+
+    def claim(
+        self,
+        messages: int = 1,
+        *,
+        wait: Length | None = None,
+        lease: Length | None = None,
+        kinds: Collection[str] | None = None,
+        key: str | None = None,
+        lanes: int | None = None,
+        lane_messages: int | None = None,
+        owner: str | None = None,
+        auto_settle: bool = False,
+    ) -> list[SyncDelivery]:
+        deliveries = self._portal.call(
+            self._queue.claim(
+                messages,
+                wait=wait,
+                lease=lease,
+                kinds=kinds,
+                key=key,
+                lanes=lanes,
+                lane_messages=lane_messages,
+                owner=owner,
+                auto_settle=auto_settle,
+            )
+        )
+        return [SyncDelivery(self._portal, delivery) for delivery in deliveries]
+
+    @overload
+    def consume(
+        self,
+        *,
+        batch: int = ...,
+        lease: Length | None = ...,
+        kinds: Collection[str] | None = ...,
+        idle: Length | None = ...,
+    ) -> Iterator[SyncDelivery]: ...
+
+    @overload
+    def consume(
+        self,
+        handler: Callable[[SyncDelivery], Any],
+        *,
+        batch: int = ...,
+        concurrency: int = ...,
+        lease: Length | None = ...,
+        kinds: Collection[str] | None = ...,
+        idle: Length | None = ...,
+    ) -> int: ...
+
+    def consume(
+        self,
+        handler: Callable[[SyncDelivery], Any] | None = None,
+        *,
+        batch: int = 10,
+        concurrency: int = 10,
+        lease: Length | None = None,
+        kinds: Collection[str] | None = None,
+        idle: Length | None = None,
+    ) -> Iterator[SyncDelivery] | int:
+        """As `Queue.consume`; a handler runs in a thread of its own."""
+        if handler is None:
+            return self._iterate(self._queue.consume(batch=batch, lease=lease, kinds=kinds, idle=idle))
+        with ThreadPoolExecutor(concurrency, thread_name_prefix="qo-handler") as threads:
+            in_thread = self._in_thread(handler, threads)
+            consuming = self._queue.consume(
+                in_thread, batch=batch, concurrency=concurrency, lease=lease, kinds=kinds, idle=idle
+            )
+            return self._portal.call(consuming)
+
+    def _in_thread(
+        self, handler: Callable[[SyncDelivery], Any], threads: ThreadPoolExecutor
+    ) -> Callable[[Delivery], Awaitable[Any]]:
+        async def handle(delivery: Delivery) -> Any:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(threads, handler, SyncDelivery(self._portal, delivery))
+
+        return handle
+
+    def _iterate(self, deliveries: Any) -> Iterator[SyncDelivery]:
+        try:
+            while (delivery := self._portal.call(anext(deliveries, None))) is not None:
+                yield SyncDelivery(self._portal, delivery)
+        finally:
+            self._portal.call(deliveries.aclose())
+
+    def configure(self, **settings: Any) -> QueueSettings:
+        return self._portal.call(self._queue.configure(**settings))
+
+    def pause(self) -> None:
+        self._portal.call(self._queue.pause())
+
+    def resume(self) -> None:
+        self._portal.call(self._queue.resume())
+
+    def purge(self) -> int:
+        return self._portal.call(self._queue.purge())
+
+    def delete(self) -> bool:
+        return self._portal.call(self._queue.delete())
+
+    def register(self) -> bool:
+        return self._portal.call(self._queue.register())
+
+    def delete_group(self) -> bool:
+        return self._portal.call(self._queue.delete_group())
+
+    def seek(self, to: str | datetime | int, *, key: str | None = None) -> int:
+        return self._portal.call(self._queue.seek(to, key=key))
+
+    @property
+    def dead(self) -> SyncDeadLetters:
+        return SyncDeadLetters(self._portal, self._queue.dead)
+
+    def info(self) -> QueueInfo:
+        return self._portal.call(self._queue.info())
+
+    def exists(self) -> bool:
+        return self._portal.call(self._queue.exists())
+
+    def settings(self) -> QueueSettings:
+        return self._portal.call(self._queue.settings())
+
+    def depth(self) -> Depth:
+        return self._portal.call(self._queue.depth())
+
+    def groups(self) -> Sequence[GroupInfo]:
+        return self._portal.call(self._queue.groups())
+
+    def lanes(self, *, after: int = 0, limit: int = 100) -> Sequence[LaneInfo]:
+        return self._portal.call(self._queue.lanes(after=after, limit=limit))
+
+    def job(self, id: str) -> SyncJobHandle:
+        return SyncJobHandle(self._portal, self._queue.job(id))
+
+    def jobs(
+        self, *, state: JobState | str | None = None, before: MessageId | None = None, limit: int = 100
+    ) -> Sequence[Job]:
+        return self._portal.call(self._queue.jobs(state=state, before=before, limit=limit))
+
+
+class SyncClient:
+    """A connection to a store, for programs without an event loop; see `Client`."""
+
+    def __init__(self, portal: Portal, client: Client) -> None:
+        self._portal = portal
+        self._client = client
+
+    @classmethod
+    def start(cls, open_client: Callable[[], Coroutine[Any, Any, Client]]) -> SyncClient:
+        portal = Portal()
+        try:
+            return cls(portal, portal.call(open_client()))
+        except BaseException:
+            portal.stop()
+            raise
+
+    def queue(self, name: str) -> SyncQueue:
+        return SyncQueue(self._portal, self._client.queue(name))
+
+    def queues(self, *, after: str = "", limit: int = 100) -> Sequence[QueueInfo]:
+        return self._portal.call(self._client.queues(after=after, limit=limit))
+
+    def create_group(
+        self, group: str, *, namespace: str | None = None, task: str | None = None, start: str | Start = "all"
+    ) -> bool:
+        return self._portal.call(self._client.create_group(group, namespace=namespace, task=task, start=start))
+
+    def transact(
+        self,
+        settlements: Sequence[Settlement] = (),
+        pushes: Sequence[NewMessage] = (),
+        *,
+        refuse_duplicates: bool = False,
+        nonce: str | None = None,
+    ) -> Done:
+        return self._portal.call(
+            self._client.transact(settlements, pushes, refuse_duplicates=refuse_duplicates, nonce=nonce)
+        )
+
+    def health(self) -> Health:
+        return self._portal.call(self._client.health())
+
+    def close(self) -> None:
+        try:
+            self._portal.call(self._client.close())
+        except Closed:
+            return
+        self._portal.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

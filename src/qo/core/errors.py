@@ -1,0 +1,93 @@
+"""Every error qo raises on purpose.
+
+QoError
+├── Invalid            the caller's mistake; never retried
+│   └── TooLarge       more bytes or items than the setting allows
+├── Conflict           true a moment ago, no longer
+│   ├── LeaseLost      the lease has ended; what it did is not counted
+│   ├── RolledBack     a unit could not be done as a whole; nothing of it was
+│   └── AlreadyExists
+├── NotFound           no such queue, group, message or dead letter
+├── Forbidden          the store may not be written, or not by this caller
+├── Incompatible       the store is not ours, or was made by a newer qo
+├── JobFailed          the awaited job ended as a dead letter
+├── JobCanceled        the awaited job was canceled
+├── TimedOut           the wait is over; the thing waited for goes on
+└── Unavailable        the store cannot answer; safe to retry
+    ├── StoreFull      no room left; retry when there is
+    └── Closed         this client was closed
+
+Leaves say who must act: the caller (Invalid, Conflict, NotFound), the operator
+(Forbidden, Incompatible, StoreFull), or nobody but time (Unavailable).
+"""
+
+from __future__ import annotations
+
+
+class QoError(Exception):
+    """The root of everything that qo raises on purpose."""
+
+
+class Invalid(QoError):
+    """The caller's mistake. Names the field and says what is allowed."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class TooLarge(Invalid):
+    """More bytes or items than the named setting allows."""
+
+
+class Conflict(QoError):
+    """What the call relied on is no longer so."""
+
+
+class LeaseLost(Conflict):
+    """The lease has ended or was never there; the settle or extend changed nothing."""
+
+
+class RolledBack(Conflict):
+    """A unit of settles and pushes could not be done as a whole; nothing of it was."""
+
+
+class AlreadyExists(Conflict):
+    """Something of that name is there already."""
+
+
+class NotFound(QoError):
+    """No such queue, group, message or dead letter."""
+
+
+class Forbidden(QoError):
+    """The store, or the caller's rights, do not permit this."""
+
+
+class Incompatible(QoError):
+    """The store is not qo's, or was made by a newer qo."""
+
+
+class JobFailed(QoError):
+    """The job that was awaited used up its attempts, or was buried."""
+
+
+class JobCanceled(QoError):
+    """The job that was awaited was canceled, or its time to live ran out."""
+
+
+class TimedOut(QoError, TimeoutError):
+    """The wait is over. What was waited for goes on."""
+
+
+class Unavailable(QoError):
+    """The store cannot answer now. Nothing was half done; trying again is safe."""
+
+
+class StoreFull(Unavailable):
+    """The store has no room. Nothing was half written; it goes on when there is room."""
+
+
+class Closed(Unavailable):
+    """This client was closed."""

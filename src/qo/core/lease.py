@@ -1,0 +1,240 @@
+"""Claims, leases, and what is said about claimed messages.
+
+The lease's token is the proof, not the worker's name: a worker that loses a
+lease and wins it back holds a different token. Tokens come from the caller, so
+that after a lost answer the truth can be looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NewType
+
+import msgspec
+
+from qo.core.errors import Invalid
+from qo.core.lane import Filter, LaneId, Start
+from qo.core.message import MessageId, NewMessage, Pushed
+from qo.core.names import DEFAULT_GROUP, checked_key, checked_name
+
+LeaseToken = NewType("LeaseToken", str)
+
+CLAIM_LIMIT = 10_000
+QUEUES_LIMIT = 1000
+
+
+class Want(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim asks for.
+
+    Names queues, or a filter over them. `kinds` None means all. `messages` caps
+    the whole claim, `lanes` how many lanes it may take from, `lane_messages`
+    the run of one keyed lane. `key` narrows it to that one keyed lane.
+    `lease` None means each queue's own setting. `auto_settle` completes at
+    delivery, in the same commit: at most once, by the caller's wish.
+    """
+
+    token: LeaseToken
+    queues: tuple[str, ...] = ()
+    filter: Filter | None = None
+    group: str = DEFAULT_GROUP
+    start: Start = Start()
+    kinds: frozenset[str] | None = None
+    key: str | None = None
+    messages: int = 1
+    lanes: int | None = None
+    lane_messages: int | None = None
+    lease: timedelta | None = None
+    owner: str | None = None
+    auto_settle: bool = False
+
+    def __post_init__(self) -> None:
+        if bool(self.queues) == (self.filter is not None):
+            raise Invalid("queues", "a claim names queues or a filter, and not both")
+        if len(self.queues) > QUEUES_LIMIT:
+            raise Invalid("queues", f"a claim names at most {QUEUES_LIMIT} queues, not {len(self.queues)}")
+        for queue in self.queues:
+            checked_name("queue", queue)
+        for kind in self.kinds or ():
+            checked_name("kinds", kind)
+        checked_name("group", self.group)
+        if self.key is not None:
+            checked_key("key", self.key)
+        _check_count("messages", self.messages)
+        if self.lanes is not None:
+            _check_count("lanes", self.lanes)
+        if self.lane_messages is not None:
+            _check_count("lane_messages", self.lane_messages)
+        if self.lease is not None and self.lease <= timedelta(0):
+            raise Invalid("lease", "must be greater than 0")
+
+
+def _check_count(field: str, value: int) -> None:
+    if type(value) is not int or not 1 <= value <= CLAIM_LIMIT:
+        raise Invalid(field, f"must be a whole number from 1 to {CLAIM_LIMIT}, not {value!r}")
+
+
+class Delivered(msgspec.Struct, frozen=True, kw_only=True):
+    """One message under a lease. `attempt` counts from 1."""
+
+    token: LeaseToken
+    lane: LaneId
+    offset: int
+    id: MessageId
+    queue: str
+    key: str | None
+    kind: str
+    payload: bytes
+    headers: Mapping[str, str]
+    priority: int
+    attempt: int
+    created_at: datetime
+    due_at: datetime
+    entered_at: datetime
+    expires_at: datetime
+    retry_of: MessageId | None
+
+
+class Claimed(msgspec.Struct, frozen=True):
+    """What a claim took. A run of one keyed lane stands together, in order."""
+
+    deliveries: tuple[Delivered, ...]
+
+
+class Nothing(msgspec.Struct, frozen=True):
+    """Nothing was claimable. `ask_again` is the earliest time at which something may be; None: never.
+
+    `owner_limited`: something is there, but this owner holds a message that was lost
+    before and may not have a second one yet. Another owner may have it now.
+    """
+
+    ask_again: datetime | None
+    owner_limited: bool = False
+
+
+class Complete(msgspec.Struct, frozen=True):
+    """It was done. The result is kept with the outcome."""
+
+    result: bytes | None = None
+
+
+class Fail(msgspec.Struct, frozen=True):
+    """It failed. Try again after the policy's rest, or after `after` if that is given."""
+
+    error: str = ""
+    after: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.after is not None and self.after < timedelta(0):
+            raise Invalid("after", "must not be negative")
+
+
+class Release(msgspec.Struct, frozen=True):
+    """Give it back. No attempt is used."""
+
+
+class Bury(msgspec.Struct, frozen=True):
+    """It must not be tried again: make it a dead letter."""
+
+    error: str = ""
+
+
+Report = Complete | Fail | Release | Bury
+
+
+class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said about one claimed message, and the token that proves the right to say it."""
+
+    token: LeaseToken
+    lane: LaneId
+    offset: int
+    report: Report
+    started_at: datetime | None = None
+
+
+class Verdict(StrEnum):
+    """What became of a settled message, under one token."""
+
+    COMPLETED = "completed"
+    RETRYING = "retrying"
+    RELEASED = "released"
+    BURIED = "buried"
+    CANCELED = "canceled"
+
+
+class Answer(StrEnum):
+    """How the store took a settlement."""
+
+    SETTLED = "settled"
+    REPEATED = "repeated"
+    GIVEN_BACK = "given_back"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The answer to one settlement; the verdict where there is one; whether its lane's lease is over."""
+
+    answer: Answer
+    verdict: Verdict | None
+    lease_ended: bool
+
+
+class Place(msgspec.Struct, frozen=True, order=True):
+    """Where a message is."""
+
+    lane: LaneId
+    offset: int
+
+
+class Extension(msgspec.Struct, frozen=True, kw_only=True):
+    """Hold everything under this token for `lease` from now; never shortens. Tells which messages have started."""
+
+    token: LeaseToken
+    lease: timedelta
+    started: tuple[Place, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.lease <= timedelta(0):
+            raise Invalid("lease", "must be greater than 0")
+
+
+class Extended(msgspec.Struct, frozen=True):
+    """The new deadline, which of the token's messages were canceled, and how many lanes it still holds."""
+
+    expires_at: datetime
+    canceled: tuple[Place, ...]
+    lanes: int
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Nothing is held under that token any more."""
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
+    """Settles and pushes that happen together or not at all.
+
+    Any settlement that is not taken rolls the unit back; so does a refused
+    push, and a duplicate one if `refuse_duplicates`. A nonce makes the unit safe to
+    repeat: the second time the first answer is given.
+    """
+
+    settlements: tuple[Settlement, ...] = ()
+    pushes: tuple[NewMessage, ...] = ()
+    refuse_duplicates: bool = False
+    nonce: str | None = None
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The whole unit was done."""
+
+    settled: tuple[Settled, ...]
+    pushed: tuple[Pushed, ...]
+
+
+class Undone(msgspec.Struct, frozen=True):
+    """Nothing of the unit was done: which item stood in the way, and why."""
+
+    reason: str
+    item: int

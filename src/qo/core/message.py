@@ -1,0 +1,153 @@
+"""A message: what was pushed. It never changes.
+
+These values are msgspec structs, not dataclasses, because they are built once
+per message on the hot path (docs/decisions/0003-msgspec-values.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import NewType
+from uuid import UUID
+
+import msgspec
+
+from qo.core.errors import Invalid, TooLarge
+from qo.core.names import DEFAULT_KIND, checked_key, checked_name
+
+MessageId = NewType("MessageId", str)
+"""A UUIDv7 as text. Ids that one process gives out sort in the order of their making."""
+
+PRIORITY_LIMIT = 100
+HEADER_COUNT_LIMIT = 64
+HEADER_BYTES_LIMIT = 16 * 1024
+
+CONTENT_TYPE = "content-type"
+BYTES_CONTENT = "application/octet-stream"
+
+_RANDOM_BITS = 74
+_SEQUENCE_ROOM = 1 << 72  # the draw leaves room to count upwards within one call
+
+
+def message_ids(milliseconds: int, entropy: int, count: int) -> list[MessageId]:
+    """UUIDv7 ids for one call: the time, then a random start that counts up.
+
+    Counting keeps the ids of a batch in its order, which keeps the store's
+    index append-only.
+    """
+    start = entropy % _SEQUENCE_ROOM
+    head = f"{milliseconds:012x}"
+    front = f"{head[:8]}-{head[8:]}-7"
+    ids = []
+    for number in range(start, start + count):
+        low = number & 0x3FFFFFFFFFFFFFFF
+        tail = f"{low | 0x8000000000000000:016x}"
+        ids.append(MessageId(f"{front}{number >> 62 & 0xFFF:03x}-{tail[:4]}-{tail[4:]}"))
+    return ids
+
+
+def checked_id(field: str, value: str) -> MessageId:
+    """Read an id in any spelling that a UUID has."""
+    try:
+        return MessageId(str(UUID(value)))
+    except (ValueError, AttributeError, TypeError):
+        raise Invalid(field, f"must be a UUID, not {value!r}") from None
+
+
+class DedupeScope(StrEnum):
+    """Where a dedupe key holds."""
+
+    QUEUE = "queue"
+    LANE = "lane"
+
+
+class Dedupe(msgspec.Struct, frozen=True):
+    """A key under which only one message is accepted.
+
+    With a window it holds for that long after the push; without, until the
+    first message is finished for the default group.
+    """
+
+    key: str
+    window: timedelta | None = None
+    scope: DedupeScope = DedupeScope.QUEUE
+
+    def __post_init__(self) -> None:
+        checked_key("dedupe.key", self.key)
+        if self.window is not None and self.window <= timedelta(0):
+            raise Invalid("dedupe.window", "must be greater than 0, or None to hold until the first is finished")
+        if self.scope not in (DedupeScope.QUEUE, DedupeScope.LANE):
+            raise Invalid("dedupe.scope", f"must be 'queue' or 'lane', not {self.scope!r}")
+
+
+class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message on its way to the store. Its id is given by the caller, so a push can be told apart from its repeat."""
+
+    id: MessageId
+    queue: str
+    payload: bytes
+    kind: str = DEFAULT_KIND
+    key: str | None = None
+    priority: int = 0
+    headers: Mapping[str, str] | None = None
+    due_at: datetime | None = None
+    ttl: timedelta | None = None
+    dedupe: Dedupe | None = None
+
+    def __post_init__(self) -> None:
+        checked_name("queue", self.queue)
+        checked_name("kind", self.kind)
+        if self.key is not None:
+            checked_key("key", self.key)
+        if self.priority:
+            check_priority(self.priority)
+        if self.headers is not None:
+            check_headers(self.headers)
+        if self.ttl is not None and self.ttl <= timedelta(0):
+            raise Invalid("ttl", "must be greater than 0")
+        if self.due_at is not None and self.due_at.tzinfo is None:
+            raise Invalid("due_at", "must have a time zone")
+
+
+def check_priority(priority: int) -> None:
+    if type(priority) is not int or abs(priority) > PRIORITY_LIMIT:
+        raise Invalid(
+            "priority", f"must be a whole number from -{PRIORITY_LIMIT} to {PRIORITY_LIMIT}, not {priority!r}"
+        )
+
+
+def check_headers(headers: Mapping[str, str]) -> None:
+    if not isinstance(headers, Mapping):
+        raise Invalid("headers", f"must map text to text, not be a {type(headers).__name__}")
+    if len(headers) > HEADER_COUNT_LIMIT:
+        raise TooLarge("headers", f"at most {HEADER_COUNT_LIMIT} are allowed, not {len(headers)}")
+    size = 0
+    for name, value in headers.items():
+        if not name or {type(name), type(value)} != {str}:
+            raise Invalid("headers", f"must map text to text; {name!r} does not")
+        size += len(name) + len(value)
+    if size > HEADER_BYTES_LIMIT:
+        raise TooLarge("headers", f"must have at most {HEADER_BYTES_LIMIT} characters in all, not {size}")
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The message is in its lane or in intake, and will survive anything."""
+
+    id: MessageId
+
+
+class Duplicate(msgspec.Struct, frozen=True):
+    """Its dedupe key is held by an earlier message, whose id this is."""
+
+    id: MessageId
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """This message alone was not stored; the error says why."""
+
+    error: Invalid
+
+
+Pushed = Stored | Duplicate | Refused

@@ -1,0 +1,56 @@
+"""Names that users give: queues, groups, kinds, keys.
+
+A name is text of bounded length without control characters. Slashes, dots and
+spaces inside are allowed, because other systems' clients use them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from functools import lru_cache
+
+from qo.core.errors import Invalid
+
+NAME_LIMIT = 255
+KEY_LIMIT = 512
+
+DEFAULT_GROUP = "default"
+DEFAULT_KIND = "default"
+
+
+@lru_cache(maxsize=4096)
+def checked_name(field: str, value: str, limit: int = NAME_LIMIT) -> str:
+    """Return `value` if it is a usable name, else raise `Invalid` for `field`."""
+    if not isinstance(value, str):
+        raise Invalid(field, f"must be text, not {type(value).__name__}")
+    if not value:
+        raise Invalid(field, "must not be empty")
+    if len(value) > limit:
+        raise Invalid(field, f"must have at most {limit} characters, this one has {len(value)}")
+    if value != value.strip():
+        raise Invalid(field, "must not begin or end with white space")
+    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+        raise Invalid(field, "must not contain control characters")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Invalid(field, "must be valid Unicode text (it contains a lone surrogate)") from None
+    return value
+
+
+def checked_key(field: str, value: str) -> str:
+    """A key may be longer than a name: it is data, not an address."""
+    return checked_name(field, value, KEY_LIMIT)
+
+
+def namespace_and_task(queue: str) -> tuple[str, str]:
+    """Split a dotted queue name: `billing.invoices.send` is namespace `billing`, task `invoices.send`."""
+    namespace, dot, task = queue.partition(".")
+    return (namespace, task) if dot else ("", "")
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """End an error message with the nearest known word, if one is near."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f"; did you mean '{near[0]}'?" if near else ""

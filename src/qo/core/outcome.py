@@ -1,0 +1,146 @@
+"""The record of a message's life, as the default group saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from qo.core.lane import CursorState, LaneId, Start
+from qo.core.message import MessageId
+from qo.core.queue import QueueSettings
+
+
+class JobState(StrEnum):
+    """queued → assigned → running → succeeded | failed | canceled; assigned and running fall back to queued."""
+
+    QUEUED = "queued"
+    ASSIGNED = "assigned"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELED = "canceled"
+
+    @property
+    def finished(self) -> bool:
+        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELED)
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of the default group. `state` is None where the queue keeps no history of it."""
+
+    id: MessageId
+    queue: str
+    kind: str
+    key: str | None
+    state: JobState | None
+    attempt: int
+    payload: bytes
+    headers: Mapping[str, str]
+    created_at: datetime
+    due_at: datetime
+    lease_owner: str | None = None
+    lease_expires_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    reason: str | None = None
+    error: str | None = None
+    result: bytes | None = None
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of state, kept where the queue's history is `full`."""
+
+    at: datetime
+    state: JobState
+    detail: str
+
+
+class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
+    """A full copy of a message that used up its attempts, was buried, or was lost too often."""
+
+    id: MessageId
+    queue: str
+    group: str
+    kind: str
+    key: str | None
+    priority: int
+    payload: bytes
+    headers: Mapping[str, str]
+    attempts: int
+    losses: int
+    reason: str
+    error: str
+    created_at: datetime
+    died_at: datetime
+
+
+class CancelAnswer(StrEnum):
+    CANCELED = "canceled"
+    REQUESTED = "requested"  # it is leased: its holder is told at the next extend
+    FINISHED = "finished"
+    NOT_FOUND = "not_found"
+
+
+class Depth(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of a queue is still ahead of a group.
+
+    ready     fresh messages that no claim has taken yet (blocked heads included)
+    retrying  messages of open lanes that wait for their next attempt
+    leased    delivered and not yet settled
+    delayed   in intake, not due or not yet moved
+    dead      dead letters of this group
+    missed    messages that were removed before this group had settled them
+    """
+
+    ready: int
+    retrying: int
+    leased: int
+    delayed: int
+    dead: int
+    missed: int
+    oldest_at: datetime | None
+
+
+class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    namespace: str
+    task: str
+    settings: QueueSettings
+    paused: bool
+    created_at: datetime
+
+
+class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    start: Start
+    created_at: datetime
+    claimed_at: datetime | None
+    lag: int
+
+
+class LaneInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane and where one group stands in it."""
+
+    lane: LaneId
+    key: str | None
+    kind: str | None
+    priority: int | None
+    first: int
+    tail: int
+    state: CursorState
+    position: int
+    lag: int
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """What `qo doctor` finds in a store."""
+
+    engine: str
+    version: str
+    schema: int
+    details: Mapping[str, str]
+    problems: tuple[str, ...]

@@ -1,0 +1,69 @@
+"""How long to wait between looks at a store that cannot wake us.
+
+Found something: back to the minimum at once. Found nothing: multiply, up to the
+maximum. Every wait is jittered by ±10 % so that many pollers do not march in step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from qo.core.errors import Invalid
+
+DEFAULT_MIN_INTERVAL_MS = 100
+DEFAULT_MAX_INTERVAL_MS = 5000
+DEFAULT_BACKOFF_MULTIPLIER = 2.0
+JITTER = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PollingStrategy:
+    """Make one with `PollingStrategy.adaptive()` (the default) or `.fixed()`."""
+
+    min_interval: timedelta = timedelta(milliseconds=DEFAULT_MIN_INTERVAL_MS)
+    max_interval: timedelta = timedelta(milliseconds=DEFAULT_MAX_INTERVAL_MS)
+    backoff_multiplier: float = DEFAULT_BACKOFF_MULTIPLIER
+
+    def __post_init__(self) -> None:
+        if self.min_interval <= timedelta(0):
+            raise Invalid("min_interval_ms", "must be greater than 0")
+        if self.max_interval < self.min_interval:
+            raise Invalid("max_interval_ms", "must not be less than min_interval_ms")
+        if not self.backoff_multiplier >= 1:
+            raise Invalid("backoff_multiplier", f"must be at least 1, not {self.backoff_multiplier}")
+
+    @classmethod
+    def adaptive(
+        cls,
+        min_interval_ms: float = DEFAULT_MIN_INTERVAL_MS,
+        max_interval_ms: float = DEFAULT_MAX_INTERVAL_MS,
+        backoff_multiplier: float = DEFAULT_BACKOFF_MULTIPLIER,
+    ) -> PollingStrategy:
+        """Fast while there is work, slower and slower while there is none."""
+        return cls(
+            timedelta(milliseconds=min_interval_ms),
+            timedelta(milliseconds=max_interval_ms),
+            backoff_multiplier,
+        )
+
+    @classmethod
+    def fixed(cls, interval_ms: float) -> PollingStrategy:
+        """The same interval always: predictable latency, higher cost."""
+        if interval_ms <= 0:
+            raise Invalid("interval_ms", "must be greater than 0")
+        interval = timedelta(milliseconds=interval_ms)
+        return cls(interval, interval, 1.0)
+
+    def initial_interval(self) -> timedelta:
+        return self.min_interval
+
+    def next_interval(self, current: timedelta, found: bool) -> timedelta:
+        """The interval after a look that found something, or nothing."""
+        if found:
+            return self.min_interval
+        return min(current * self.backoff_multiplier, self.max_interval)
+
+    def apply_jitter(self, interval: timedelta, draw: float) -> timedelta:
+        """Spread `interval` by ±10 %; `draw` is uniform in [0, 1)."""
+        return interval * (1 - JITTER + 2 * JITTER * draw)

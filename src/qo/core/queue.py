@@ -1,0 +1,152 @@
+"""A queue's settings: defaults written once, validated on construction."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+from qo.core.errors import Invalid
+from qo.core.names import suggestion
+from qo.core.retry import RetryPolicy
+
+ZERO = timedelta(0)
+LONGEST = timedelta(days=36500)
+
+
+class History(StrEnum):
+    """What is kept of a finished message of the default group."""
+
+    NONE = "none"
+    OUTCOME = "outcome"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueSettings:
+    """Everything that can be set on a queue.
+
+    lease        how long a claim holds what it took, unless the claim says otherwise
+    retry        how often and how soon a failed message is tried again
+    max_lost     leases a message may lose before it is buried; 0: no limit, else at least 3
+    max_payload  bytes of one payload
+    ttl          default time to live of a message, from its due time; None: for ever
+    history      none, outcome, or full (an event for each change of state)
+    retain       how long a message is kept after every group has settled it
+    group_idle   a group that has not claimed for so long does not hold messages back
+    max_age      remove messages older than this, settled or not; None: no such rule
+    max_length   keep at most so many messages in a lane, settled or not; None: no such rule
+    default_group  False: the default group does not hold messages back
+    """
+
+    lease: timedelta = timedelta(seconds=30)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    max_lost: int = 5
+    max_payload: int = 1024 * 1024
+    ttl: timedelta | None = None
+    history: History = History.OUTCOME
+    retain: timedelta = timedelta(days=1)
+    group_idle: timedelta = timedelta(days=30)
+    max_age: timedelta | None = None
+    max_length: int | None = None
+    default_group: bool = True
+
+    def __post_init__(self) -> None:
+        checks = (
+            ("lease", self.lease > ZERO, "must be greater than 0"),
+            ("max_lost", self.max_lost == 0 or self.max_lost >= 3, "must be 0 (no limit) or at least 3"),
+            ("max_payload", self.max_payload >= 1, "must be at least 1 byte"),
+            ("ttl", self.ttl is None or self.ttl > ZERO, "must be greater than 0, or null for no limit"),
+            ("retain", self.retain >= ZERO, "must not be negative"),
+            ("group_idle", self.group_idle > ZERO, "must be greater than 0"),
+            ("max_age", self.max_age is None or self.max_age > ZERO, "must be greater than 0, or null for no rule"),
+            ("max_length", self.max_length is None or self.max_length >= 1, "must be at least 1, or null for no rule"),
+        )
+        for name, good, problem in checks:
+            if not good:
+                raise Invalid(name, problem)
+
+    def changed(self, changes: Mapping[str, Any]) -> QueueSettings:
+        """These settings with some replaced; unknown names and wrong types are refused."""
+        changed: QueueSettings = _changed(self, changes, "")
+        return changed
+
+    def overrides(self) -> dict[str, Any]:
+        """What differs from the defaults, as plain JSON values. `changed` reads it back."""
+        return _overrides(self, QueueSettings())
+
+
+def _changed(settings: Any, changes: Mapping[str, Any], prefix: str) -> Any:
+    known = typing.get_type_hints(type(settings))
+    unknown = [name for name in changes if name not in known]
+    if unknown:
+        raise Invalid(prefix + unknown[0], "is not a queue setting" + suggestion(unknown[0], known))
+    values = {
+        name: _read(prefix + name, known[name], value, getattr(settings, name)) for name, value in changes.items()
+    }
+    return replace(settings, **values)
+
+
+def _overrides(settings: Any, defaults: Any) -> dict[str, Any]:
+    plain: dict[str, Any] = {}
+    for each in fields(settings):
+        value, default = getattr(settings, each.name), getattr(defaults, each.name)
+        if value == default:
+            continue
+        if dataclasses.is_dataclass(value):
+            plain[each.name] = _overrides(value, default)
+        else:
+            plain[each.name] = value.total_seconds() if isinstance(value, timedelta) else value
+    return plain
+
+
+def _read(name: str, wanted: Any, value: Any, current: Any) -> Any:
+    """Turn a plain value into the type that a setting has."""
+    if isinstance(wanted, types.UnionType):
+        if value is None:
+            return None
+        [wanted] = [each for each in typing.get_args(wanted) if each is not type(None)]
+    if wanted is RetryPolicy:
+        return _read_retry(name, value, current)
+    if wanted is History:
+        return _read_history(name, value)
+    if wanted is timedelta:
+        return duration(name, value)
+    if wanted is float and type(value) is int:
+        return float(value)
+    if type(value) is not wanted:
+        raise Invalid(name, f"must be of type {wanted.__name__}, not {type(value).__name__}")
+    return value
+
+
+def _read_retry(name: str, value: Any, current: Any) -> Any:
+    if isinstance(value, RetryPolicy):
+        return value
+    if isinstance(value, Mapping):
+        return _changed(current, value, "retry.")
+    raise Invalid(name, "must be a RetryPolicy or a mapping of its fields")
+
+
+def _read_history(name: str, value: Any) -> History:
+    try:
+        return History(value)
+    except ValueError:
+        raise Invalid(name, f"must be one of {', '.join(History)}, not {value!r}") from None
+
+
+def duration(field_name: str, value: timedelta | float) -> timedelta:
+    """Read a duration that is given as a timedelta or as seconds."""
+    if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
+        raise Invalid(field_name, f"must be a timedelta or seconds, not {type(value).__name__}")
+    try:
+        length = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    except (OverflowError, ValueError):
+        raise Invalid(field_name, f"must be a finite number of seconds, not {value}") from None
+    if abs(length) > LONGEST:
+        raise Invalid(field_name, f"must be at most {LONGEST.days} days")
+    return length

@@ -1,0 +1,1 @@
+"""Where messages are kept: the seam, and the engines behind it."""

@@ -1,0 +1,189 @@
+"""What time does to a group: intake falls due, leases run out, backoffs and lives end.
+
+Done at the start of a claim and never on its own. Each effect is worked out from
+its own deadline, so a claim that comes late finds what an early one would have left.
+"""
+
+from __future__ import annotations
+
+from qo.core.fate import Again, Dead, Fate, Standing, fate_of_loss
+from qo.core.lane import CursorState
+from qo.core.outcome import JobState
+from qo.stores.sqlite import intake, outcomes
+from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, rest
+from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
+from qo.stores.sqlite.moments import micros, moment
+from qo.stores.sqlite.outcomes import Finish, finish_of
+from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.transaction import QueueRow, Transaction
+
+SQL = statements("advance")
+
+STEP_LIMIT = 1000
+"""Rows that one claim gives back at most; more than that, it is asked again at once."""
+
+
+def advance(tx: Transaction, queue: QueueRow, group_id: int) -> bool:
+    """Bring a group up to date. Whether something is left to do, so that the claim should come again at once."""
+    due, expiring, changing = tx.row(SQL.moments, queue.id, group_id) or (None, None, None)
+    more = False
+    if due is not None and due <= tx.now:
+        more |= intake.enter_due(tx, queue)
+    if expiring is not None and expiring <= tx.now:
+        more |= _lapse_all(tx, queue, group_id)
+    if changing is not None and changing <= tx.now:
+        more |= _wake_due(tx, queue, group_id)
+    return more
+
+
+def next_moment(tx: Transaction, queue: QueueRow, group_id: int) -> int | None:
+    """When time will next change something for this group."""
+    found: int | None = tx.value(SQL.next_moment, queue.id, group_id, tx.now)
+    return found
+
+
+def _lapse_all(tx: Transaction, queue: QueueRow, group_id: int) -> bool:
+    room = STEP_LIMIT
+    while room > 0:
+        rows = tx.rows(SQL.expired_leases, group_id, tx.now, room)
+        if not rows:
+            return False
+        for row in rows:
+            room -= lapse(tx, queue, read_lease(row), room)
+            if room <= 0:
+                break
+    return True
+
+
+def lapse(tx: Transaction, queue: QueueRow, lease: LeaseRow, room: int) -> int:
+    """Give back what a lost lease did not settle, at most `room` messages. How many that were."""
+    cursor = cursor_by_id(tx, lease.cursor_id)
+    if cursor.lane.keyed:
+        _lapse_run(tx, queue, cursor, lease)
+        return 1
+    retries = tx.rows(SQL.claimed_retries, cursor.id, lease.token)
+    unsettled = lease.unsettled()
+    ends: dict[int, int] = dict(tx.rows(SQL.expiries, cursor.lane.id, lease.from_offset, lease.to_offset))
+    for offset, attempts, losses in retries[:room]:
+        life = tx.value(SQL.expires_at, cursor.lane.id, offset)
+        _give_back(tx, queue, cursor, lease, offset, attempts, losses, life, fresh=False)
+    for offset in unsettled[: max(room - len(retries), 0)]:
+        _give_back(tx, queue, cursor, lease, offset, 0, 0, ends.get(offset), fresh=True)
+        lease.mark(offset)
+    if len(retries) + len(unsettled) > room:
+        tx.run(SQL.keep_settled, lease.token, lease.lane_id, lease.settled_bytes())
+    else:
+        end_lease(tx, lease, lease.expires_at)
+    follow_retries(tx, cursor.id)
+    tx.hint(queue.name)
+    return max(len(retries) + len(unsettled), 1)
+
+
+def lapse_whole(tx: Transaction, queue: QueueRow, lease: LeaseRow) -> None:
+    """Give back all of a lease that has run out, because a verb must know how one of its messages stands."""
+    lapse(tx, queue, lease, room=lease.to_offset - lease.from_offset + len(lease.retried) + 1)
+
+
+def lease_over(tx: Transaction, cursor: Cursor, offset: int) -> LeaseRow | None:
+    """The lease under which a message is unsettled, live or run out."""
+    retry = tx.row(SQL.retry_token, cursor.id, offset)
+    if retry is not None:
+        row = None if retry[0] is None else tx.row(SQL.lease_of_token, retry[0], cursor.lane.id)
+        return None if row is None else read_lease(row)
+    if cursor.lane.keyed and tx.row("SELECT 1 FROM skips WHERE cursor_id = ? AND offset = ?", cursor.id, offset):
+        return None
+    leases = map(read_lease, tx.rows(SQL.leases_over, cursor.id, offset))
+    return next((lease for lease in leases if not lease.is_marked(offset)), None)
+
+
+def _give_back(
+    tx: Transaction,
+    queue: QueueRow,
+    cursor: Cursor,
+    lease: LeaseRow,
+    offset: int,
+    attempts: int,
+    losses: int,
+    life: int | None,
+    *,
+    fresh: bool,
+) -> None:
+    """One message of an open lane, from a lost lease."""
+    standing = _standing(lease, offset, attempts, losses, life)
+    end = fate_of_loss(standing, queue.settings, moment(lease.expires_at), tx.draw())
+    if isinstance(end, Again):
+        if fresh:
+            tx.run(SQL.add_retry, cursor.id, offset, end.attempts, end.losses, micros(end.at), cursor.lane.id)
+        else:
+            tx.run(SQL.give_back_retry, cursor.id, offset, end.attempts, end.losses, micros(end.at))
+        detail = f"lease lost ({end.losses})"
+        outcomes.note_event(tx, queue, cursor.group_id, cursor.lane.id, offset, JobState.QUEUED, detail)
+        return
+    if not fresh:
+        tx.run(SQL.drop_retry, cursor.id, offset)
+    _end(tx, queue, cursor, lease, offset, attempts, end)
+
+
+def _lapse_run(tx: Transaction, queue: QueueRow, cursor: Cursor, lease: LeaseRow) -> None:
+    """A keyed lane's cursor goes back to the first unsettled message, which alone counts the loss."""
+    tx.hint(queue.name)
+    end_lease(tx, lease, lease.expires_at)
+    skip_canceled(tx, queue, cursor, lease, lease.from_offset + 1, lease.to_offset)
+    head = lease.from_offset
+    life = tx.value(SQL.expires_at, cursor.lane.id, head)
+    standing = _standing(lease, head, cursor.attempts, cursor.losses, life)
+    end = fate_of_loss(standing, queue.settings, moment(lease.expires_at), tx.draw())
+    if isinstance(end, Again):
+        rest(tx, cursor, head, attempts=end.attempts, losses=end.losses, blocked_until=micros(end.at))
+        outcomes.note_event(
+            tx, queue, cursor.group_id, cursor.lane.id, head, JobState.QUEUED, f"lease lost ({end.losses})"
+        )
+    else:
+        _end(tx, queue, cursor, lease, head, cursor.attempts, end)
+        rest(tx, cursor, head + 1)
+
+
+def _standing(lease: LeaseRow, offset: int, attempts: int, losses: int, life: int | None) -> Standing:
+    expired = life is not None and life <= lease.expires_at
+    return Standing(attempts=attempts, losses=losses, canceled=offset in lease.canceled, expired=expired)
+
+
+def _end(
+    tx: Transaction, queue: QueueRow, cursor: Cursor, lease: LeaseRow, offset: int, attempts: int, end: Fate
+) -> None:
+    if isinstance(end, Dead):
+        outcomes.bury(tx, cursor.group_id, cursor.lane.id, offset, end)
+    finish = finish_of(offset, end, attempts + 1, lease.owner, lease.started.get(offset))
+    if finish is not None:
+        outcomes.finish(tx, queue, cursor.group_id, cursor.lane.id, [finish])
+
+
+def skip_canceled(tx: Transaction, queue: QueueRow, cursor: Cursor, lease: LeaseRow, start: int, end: int) -> None:
+    """Messages of a run that go back with the cancel flag on become skips."""
+    gone = [offset for offset in sorted(lease.canceled) if start <= offset < end]
+    for offset in gone:
+        tx.run(SQL.skip, cursor.id, offset)
+    ends = [Finish(o, JobState.CANCELED, 1, "canceled", owner=lease.owner) for o in gone]
+    outcomes.finish(tx, queue, cursor.group_id, cursor.lane.id, ends)
+
+
+def _wake_due(tx: Transaction, queue: QueueRow, group_id: int) -> bool:
+    """End the backoffs that are over, and cancel heads whose time to live has run out."""
+    ids = tx.rows(SQL.due_keyed, group_id, tx.now, STEP_LIMIT)
+    for (cursor_id,) in ids:
+        cursor = cursor_by_id(tx, cursor_id)
+        if cursor.state is CursorState.BLOCKED:
+            tx.run(SQL.unblock, cursor_id)
+            cursor = cursor_by_id(tx, cursor_id)
+        while cursor.state is CursorState.READY and cursor.due_at is not None and cursor.due_at <= tx.now:
+            expire_head(tx, queue, cursor)
+            cursor = cursor_by_id(tx, cursor_id)
+    return len(ids) == STEP_LIMIT
+
+
+def expire_head(tx: Transaction, queue: QueueRow, cursor: Cursor) -> None:
+    """The head's time to live is over: cancel it and stand at the next."""
+    tx.hint(queue.name)
+    gone = Finish(cursor.position, JobState.CANCELED, cursor.attempts, "expired")
+    outcomes.finish(tx, queue, cursor.group_id, cursor.lane.id, [gone])
+    rest(tx, cursor, cursor.position + 1)

@@ -1,0 +1,262 @@
+"""The SQLite engine: each verb of the seam, handed to the session that owns the connection."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import urllib.parse
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from qo.core.errors import Forbidden, Incompatible, Unavailable
+from qo.core.lane import Filter, Start
+from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settled, Settlement, Undone, Unit, Want
+from qo.core.message import MessageId, NewMessage, Pushed, message_ids
+from qo.core.outcome import (
+    CancelAnswer,
+    DeadLetter,
+    Depth,
+    Event,
+    GroupInfo,
+    Health,
+    Job,
+    JobState,
+    LaneInfo,
+    QueueInfo,
+)
+from qo.core.queue import QueueSettings
+from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema
+from qo.stores.sqlite.claim import claim
+from qo.stores.sqlite.extend import extend
+from qo.stores.sqlite.failures import translated
+from qo.stores.sqlite.moments import id_bytes, id_text, micros
+from qo.stores.sqlite.push import push_once
+from qo.stores.sqlite.session import Probe, Session
+from qo.stores.sqlite.settle import settle
+from qo.stores.sqlite.tidy import tidy
+from qo.stores.sqlite.transact import transact
+from qo.stores.sqlite.transaction import Transaction
+from qo.stores.store import Hint
+
+MEMORY = ":memory:"
+BUSY_TIMEOUT_MS = 30_000
+STATEMENT_CACHE = 256
+PAGE_CACHE_KIB = 16 * 1024
+SYNCHRONOUS = ("full", "normal", "extra", "off")
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class SqliteEngine:
+    """Everything that `Engine` promises, in one file. Open it with `await SqliteEngine.open(path)`."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        synchronous: str = "full",
+        clock: Callable[[], datetime] = utc_now,
+        draw: Callable[[], float] = random.random,
+        migrations: list[schema.Migration] | None = None,
+        probe: Probe | None = None,
+    ) -> None:
+        self._path = path
+        self._synchronous = synchronous
+        self._clock = clock
+        self._draw = draw
+        self._migrations = migrations or schema.migrations()
+        self._watched: set[bytes] = set()
+        self._heard: Callable[[Hint], None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._data_version: int | None = None
+        self._writer = Session(self._connect, self._begin, writes=True, committed=self._committed, probe=probe)
+        self._reader = (
+            self._writer
+            if path == MEMORY
+            else Session(self._connect_to_read, self._begin, writes=False, committed=lambda _: None, probe=None)
+        )
+
+    @classmethod
+    async def open(cls, path: str, **options: Any) -> SqliteEngine:
+        engine = cls(path, **options)
+        await engine._writer.open()
+        if engine._reader is not engine._writer:
+            await engine._reader.open()
+        return engine
+
+    async def close(self) -> None:
+        if self._reader is not self._writer:
+            await self._reader.close()
+        await self._writer.close()
+
+    # The verbs that move messages
+
+    async def push(self, messages: Sequence[NewMessage], *, nonce: str | None = None) -> Sequence[Pushed]:
+        return await self._writer.do("push", lambda tx: push_once(tx, tuple(messages), nonce))
+
+    async def claim(self, wants: Sequence[Want]) -> Sequence[Claimed | Nothing]:
+        return await self._writer.do("claim", lambda tx: claim(tx, tuple(wants)))
+
+    async def settle(
+        self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
+    ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
+        return await self._writer.do("settle", lambda tx: (settle(tx, tuple(settlements)), claim(tx, tuple(then))))
+
+    async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]:
+        return await self._writer.do("extend", lambda tx: extend(tx, tuple(extensions)))
+
+    async def transact(self, units: Sequence[Unit]) -> Sequence[Done | Undone]:
+        return await self._writer.do("transact", lambda tx: transact(tx, tuple(units)))
+
+    async def tidy(self) -> datetime | None:
+        return await self._writer.do("tidy", tidy)
+
+    async def changed(self) -> bool:
+        version = await self._writer.do("changed", lambda tx: tx.value("PRAGMA data_version"))
+        before, self._data_version = self._data_version, version
+        return before is not None and before != version
+
+    @property
+    def must_poll(self) -> bool:
+        return self._path != MEMORY
+
+    def listen(self, heard: Callable[[Hint], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._heard = heard
+
+    def watch(self, ids: Sequence[MessageId]) -> None:
+        self._watched.update(map(id_bytes, ids))
+
+    def unwatch(self, ids: Sequence[MessageId]) -> None:
+        self._watched.difference_update(map(id_bytes, ids))
+
+    # The verbs that arrange things
+
+    async def configure(self, queue: str, changes: Mapping[str, Any]) -> QueueSettings:
+        return await self._writer.do("configure", lambda tx: queues.configure(tx, queue, changes))
+
+    async def delete_queue(self, queue: str) -> bool:
+        return await self._writer.do("delete_queue", lambda tx: queues.delete(tx, queue))
+
+    async def purge(self, queue: str) -> int:
+        return await self._writer.do("purge", lambda tx: queues.purge(tx, queue))
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        await self._writer.do("pause", lambda tx: queues.pause(tx, queue, paused))
+
+    async def create_group(self, queues: Sequence[str] | Filter, group: str, start: Start) -> bool:
+        return await self._writer.do("create_group", lambda tx: groups.create(tx, queues, group, start))
+
+    async def delete_group(self, queue: str, group: str) -> bool:
+        return await self._writer.do("delete_group", lambda tx: groups.delete(tx, queue, group))
+
+    async def seek(self, queue: str, group: str, to: Start | int, key: str | None = None) -> int:
+        return await self._writer.do("seek", lambda tx: groups.seek(tx, queue, group, to, key))
+
+    async def cancel(self, ids: Sequence[MessageId], group: str) -> Sequence[CancelAnswer]:
+        return await self._writer.do("cancel", lambda tx: cancel.cancel(tx, ids, group))
+
+    async def retry_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> Sequence[MessageId]:
+        return await self._writer.do("retry_dead", lambda tx: dead.retry(tx, queue, group, ids, partial(_new_ids, tx)))
+
+    async def purge_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> int:
+        return await self._writer.do("purge_dead", lambda tx: dead.purge(tx, queue, group, ids))
+
+    # Reads
+
+    async def queue(self, queue: str) -> QueueInfo:
+        return await self._reader.do("queue", lambda tx: inspect.queue(tx, queue))
+
+    async def queues(self, after: str, limit: int) -> Sequence[QueueInfo]:
+        return await self._reader.do("queues", lambda tx: inspect.queues(tx, after, limit))
+
+    async def groups(self, queue: str) -> Sequence[GroupInfo]:
+        return await self._reader.do("groups", lambda tx: inspect.groups(tx, queue))
+
+    async def depth(self, queue: str, group: str) -> Depth:
+        return await self._reader.do("depth", lambda tx: inspect.depth(tx, queue, group))
+
+    async def lanes(self, queue: str, group: str, after: int, limit: int) -> Sequence[LaneInfo]:
+        return await self._reader.do("lanes", lambda tx: inspect.lanes(tx, queue, group, after, limit))
+
+    async def jobs(self, ids: Sequence[MessageId]) -> Sequence[Job | None]:
+        return await self._reader.do("jobs", lambda tx: inspect.jobs(tx, ids))
+
+    async def list_jobs(
+        self, queue: str, state: JobState | None, before: MessageId | None, limit: int
+    ) -> Sequence[Job]:
+        return await self._reader.do("list_jobs", lambda tx: inspect.list_jobs(tx, queue, state, before, limit))
+
+    async def events(self, id: MessageId) -> Sequence[Event]:
+        return await self._reader.do("events", lambda tx: inspect.events(tx, id))
+
+    async def dead(self, queue: str, group: str | None, after: MessageId | None, limit: int) -> Sequence[DeadLetter]:
+        return await self._reader.do("dead", lambda tx: inspect.dead(tx, queue, group, after, limit))
+
+    async def health(self) -> Health:
+        return await self._reader.do("health", lambda tx: inspect.health(tx, self._path))
+
+    # On the session's thread
+
+    def _connect(self) -> apsw.Connection:
+        """Open the file to write, make sure that it is ours, and bring its schema forward."""
+        try:
+            connection = apsw.Connection(self._path, statementcachesize=STATEMENT_CACHE)
+            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+            if self._path != MEMORY and connection.readonly("main"):
+                raise Forbidden(f"{self._path} is read-only; qo must be able to write to it")
+            schema.bring_forward(connection, self._path, self._migrations)
+            connection.pragma("journal_mode", "wal")
+            connection.pragma("synchronous", self._synchronous)
+            connection.pragma("cache_size", -PAGE_CACHE_KIB)
+        except apsw.Error as error:
+            raise _about_file(error, self._path) from error
+        return connection
+
+    def _connect_to_read(self) -> apsw.Connection:
+        connection = apsw.Connection(self._path, statementcachesize=STATEMENT_CACHE)
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.pragma("query_only", True)
+        return connection
+
+    def _begin(self, connection: apsw.Connection, careful: bool) -> Transaction:
+        return Transaction(connection, micros(self._clock()), self._draw, self._watched, careful)
+
+    def _committed(self, tx: Transaction) -> None:
+        if not (tx.hints or tx.finished or tx.hint_everyone) or self._heard is None or self._loop is None:
+            return
+        queues = None if tx.hint_everyone else frozenset(tx.hints)
+        hint = Hint(queues, frozenset(map(id_text, tx.finished)))
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._heard, hint)
+
+
+def _new_ids(tx: Transaction, count: int) -> list[MessageId]:
+    return message_ids(tx.now // 1000, secrets.randbits(80), count)
+
+
+def _about_file(error: apsw.Error, path: str) -> Exception:
+    told = translated(error)
+    if isinstance(told, Incompatible | Forbidden | Unavailable):
+        return type(told)(f"{path}: {told}")
+    return told
+
+
+def options_of(url: str) -> tuple[str, dict[str, str]]:
+    """Read `sqlite:///path?synchronous=normal`: the path, and the options.
+
+    Three slashes make a relative path, four an absolute one, as in SQLAlchemy.
+    """
+    parts = urllib.parse.urlsplit(url)
+    options = dict(urllib.parse.parse_qsl(parts.query, keep_blank_values=True))
+    if parts.netloc == MEMORY or parts.path == f"/{MEMORY}":
+        return MEMORY, options
+    return str(Path(urllib.parse.unquote(parts.path[1:])).expanduser()), options

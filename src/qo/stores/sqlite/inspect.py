@@ -1,0 +1,219 @@
+"""inspect: bounded reads, on a connection of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import apsw
+
+from qo.core.errors import NotFound
+from qo.core.lane import CursorState, LaneId, Start, StartAt
+from qo.core.message import MessageId
+from qo.core.outcome import (
+    DeadLetter,
+    Depth,
+    Event,
+    GroupInfo,
+    Health,
+    Job,
+    JobState,
+    LaneInfo,
+    QueueInfo,
+)
+from qo.stores.sqlite.leases import read_lease
+from qo.stores.sqlite.moments import id_bytes, id_text, maybe_moment, moment
+from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.transaction import Row, Transaction, read_settings
+
+SQL = statements("inspect")
+
+SCAN_LIMIT = 10_000
+"""How many messages a listing by state looks through at most."""
+
+
+def queue(tx: Transaction, name: str) -> QueueInfo:
+    row = tx.row(SQL.queue, name)
+    if row is None:
+        raise NotFound(f"there is no queue '{name}'")
+    return _queue(row)
+
+
+def queues(tx: Transaction, after: str, limit: int) -> list[QueueInfo]:
+    return [_queue(row) for row in tx.rows(SQL.queues, after, limit)]
+
+
+def _queue(row: Row) -> QueueInfo:
+    name, namespace, task, settings, paused, created_at = row
+    return QueueInfo(
+        name=name,
+        namespace=namespace,
+        task=task,
+        settings=read_settings(settings),
+        paused=bool(paused),
+        created_at=moment(created_at),
+    )
+
+
+def groups(tx: Transaction, queue_name: str) -> list[GroupInfo]:
+    found = []
+    for name, start_at, start_time, created_at, claimed_at, lag in tx.rows(
+        SQL.groups, tx.existing_queue(queue_name).id
+    ):
+        start = Start(StartAt(start_at), maybe_moment(start_time))
+        found.append(
+            GroupInfo(
+                name=name, start=start, created_at=moment(created_at), claimed_at=maybe_moment(claimed_at), lag=lag
+            )
+        )
+    return found
+
+
+def depth(tx: Transaction, queue_name: str, group: str) -> Depth:
+    queue = tx.existing_queue(queue_name)
+    group_id = tx.existing_group(queue, group)
+    ready, oldest = tx.row(SQL.ready, group_id) or (0, None)
+    retrying, oldest_retry = tx.row(SQL.retrying, group_id) or (0, None)
+    delayed, dead, missed = tx.row(SQL.counts, queue.id, group_id) or (0, 0, 0)
+    ages = [time for time in (oldest, oldest_retry) if time is not None]
+    return Depth(
+        ready=ready,
+        retrying=retrying,
+        leased=sum(_unsettled(row) for row in tx.rows(SQL.live_leases, group_id)),
+        delayed=delayed,
+        dead=dead,
+        missed=missed,
+        oldest_at=maybe_moment(min(ages, default=None)),
+    )
+
+
+def _unsettled(row: Row) -> int:
+    lease, (keyed, retries, skips) = read_lease(row[:12]), row[12:]
+    in_range = lease.to_offset - lease.from_offset
+    return int(in_range - skips if keyed else in_range - lease.settled.bit_count() + retries)
+
+
+def lanes(tx: Transaction, queue_name: str, group: str, after: int, limit: int) -> list[LaneInfo]:
+    queue = tx.existing_queue(queue_name)
+    group_id = tx.existing_group(queue, group)
+    return [
+        LaneInfo(
+            lane=LaneId(id),
+            key=key,
+            kind=kind,
+            priority=priority,
+            first=first,
+            tail=tail,
+            state=CursorState(state),
+            position=position,
+            lag=tail - position,
+        )
+        for id, key, kind, priority, first, tail, state, position in tx.rows(
+            SQL.lanes, queue.id, group_id, after, limit
+        )
+    ]
+
+
+def jobs(tx: Transaction, ids: Sequence[MessageId]) -> list[Job | None]:
+    rows = (tx.row(SQL.job, id_bytes(id)) for id in ids)
+    return [None if row is None else _job(tx, row) for row in rows]
+
+
+def _job(tx: Transaction, row: Row) -> Job:
+    (_, queue, kind, key, state, attempt, _, created_at, due_at, owner, lease_expires_at, heartbeat_at, started_at,
+     finished_at, reason, error, result, payload, headers, id) = row  # fmt: skip
+    state = None if state is None else JobState(state)
+    if state in (JobState.ASSIGNED, JobState.RUNNING) and lease_expires_at <= tx.now:
+        state, owner, lease_expires_at, started_at = JobState.QUEUED, None, None, None
+    if state is not None and not state.finished:
+        finished_at = reason = error = result = None
+    return Job(
+        id=id_text(id),
+        queue=queue,
+        kind=kind,
+        key=key,
+        state=state,
+        attempt=attempt,
+        payload=payload,
+        headers=json.loads(headers) if headers else {},
+        created_at=moment(created_at),
+        due_at=moment(due_at),
+        lease_owner=owner,
+        lease_expires_at=maybe_moment(lease_expires_at),
+        heartbeat_at=maybe_moment(heartbeat_at),
+        started_at=maybe_moment(started_at),
+        finished_at=maybe_moment(finished_at),
+        reason=reason,
+        error=error,
+        result=result,
+    )
+
+
+def list_jobs(
+    tx: Transaction, queue_name: str, state: JobState | None, before: MessageId | None, limit: int
+) -> list[Job]:
+    queue_id = tx.existing_queue(queue_name).id
+    end = b"\xff" * 16 if before is None else id_bytes(before)
+    found: list[Job] = []
+    for (id,) in tx.rows(SQL.newest, queue_id, end, limit if state is None else SCAN_LIMIT):
+        row = tx.row(SQL.job, id)
+        job = None if row is None else _job(tx, row)
+        if job is not None and state in (None, job.state):
+            found.append(job)
+            if len(found) == limit:
+                break
+    return found
+
+
+def events(tx: Transaction, id: MessageId) -> list[Event]:
+    rows = tx.rows(SQL.events, id_bytes(id))
+    return [Event(at=moment(at), state=JobState(state), detail=detail) for at, state, detail in rows]
+
+
+def dead(tx: Transaction, queue_name: str, group: str | None, after: MessageId | None, limit: int) -> list[DeadLetter]:
+    queue = tx.existing_queue(queue_name)
+    start = b"" if after is None else id_bytes(after)
+    return [
+        DeadLetter(
+            id=id_text(id),
+            queue=queue_name,
+            group=group_name,
+            kind=kind,
+            key=key,
+            priority=priority,
+            payload=payload,
+            headers=json.loads(headers) if headers else {},
+            attempts=attempts,
+            losses=losses,
+            reason=reason,
+            error=error,
+            created_at=moment(created_at),
+            died_at=moment(died_at),
+        )
+        for id, group_name, key, kind, priority, payload, headers, attempts, losses, reason, error, created_at, died_at
+        in tx.rows(SQL.dead, queue.id, start, group, limit)
+    ]  # fmt: skip
+
+
+def health(tx: Transaction, path: str) -> Health:
+    names = ("queues", "lanes", "messages", "in intake", "live leases", "dead letters")
+    details = dict(zip(names, map(str, tx.row(SQL.totals) or ()), strict=False))
+    details["file"] = path
+    details["journal mode"] = str(tx.value("PRAGMA journal_mode"))
+    holding = tx.row(SQL.holding)
+    if holding is not None:
+        details["holds most back"] = f"group '{holding[1]}' of queue '{holding[0]}': {holding[2]} messages"
+    problems = [
+        f"group '{group}' of queue '{queue}' missed {count} messages that were removed before it came for them"
+        for queue, group, count in tx.rows(SQL.missed)
+    ]
+    check = str(tx.value("PRAGMA quick_check(1)"))
+    if check != "ok":
+        problems.append(f"SQLite's own check says: {check}")
+    return Health(
+        engine="SQLite",
+        version=apsw.sqlite_lib_version(),
+        schema=tx.value("PRAGMA user_version"),
+        details=details,
+        problems=tuple(problems),
+    )

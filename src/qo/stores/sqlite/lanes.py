@@ -1,0 +1,237 @@
+"""Queues, lanes and cursors coming into being, messages entering lanes, and cursors coming to rest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from qo.core.lane import CursorState, Filter, Start, StartAt
+from qo.core.names import DEFAULT_GROUP, namespace_and_task
+from qo.core.outcome import JobState
+from qo.core.queue import History, QueueSettings
+from qo.stores.sqlite.moments import micros, moment
+from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
+
+SQL = statements("lanes")
+
+TIDY_REST = 60_000_000
+"""A lane that changed is looked at by housekeeping a minute later, not sooner."""
+
+
+@dataclass(slots=True)
+class Lane:
+    """A lane's row. `kind` and `priority` are an open lane's; a keyed one has a key instead."""
+
+    id: int
+    key: str | None
+    kind: str | None
+    priority: int | None
+    first: int
+    tail: int
+    entered_at: int
+
+    @property
+    def keyed(self) -> bool:
+        return self.key is not None
+
+
+class Entry(NamedTuple):
+    """A message about to enter a lane, as columns."""
+
+    id: bytes
+    kind: str
+    priority: int
+    payload: bytes
+    headers: str | None
+    created_at: int
+    due_at: int | None
+    expires_at: int | None
+    group_id: int | None = None
+    retry_of: bytes | None = None
+
+
+class LaneName(NamedTuple):
+    """A lane's identity within its queue: by key, or by kind and priority."""
+
+    key: str | None
+    kind: str | None
+    priority: int | None
+
+    @classmethod
+    def of(cls, key: str | None, kind: str, priority: int) -> LaneName:
+        return cls(key, None, None) if key is not None else cls(None, kind, priority)
+
+
+def queue_to_use(tx: Transaction, name: str) -> QueueRow:
+    """The queue of that name, created with the default settings if there is none."""
+    return tx.queue(name) or create_queue(tx, name)
+
+
+def create_queue(tx: Transaction, name: str) -> QueueRow:
+    namespace, task = namespace_and_task(name)
+    queue_id = tx.insert(SQL.create_queue, name, namespace, task, "{}", tx.now)
+    create_group(tx, queue_id, DEFAULT_GROUP, Start())
+    for group, *rule, start_at, start_time in tx.rows(SQL.filters):
+        if group != DEFAULT_GROUP and Filter(*rule).matches(namespace, task):
+            start = Start(StartAt(start_at), None if start_time is None else moment(start_time))
+            if tx.value("SELECT 1 FROM groups WHERE queue_id = ? AND name = ?", queue_id, group) is None:
+                create_group(tx, queue_id, group, start)
+    tx.hint(name)
+    queue = tx.queue(name)
+    assert queue is not None
+    return queue
+
+
+def create_group(tx: Transaction, queue_id: int, name: str, start: Start) -> int:
+    time = None if start.time is None else micros(start.time)
+    return tx.insert(SQL.create_group, queue_id, name, start.at, time, tx.now)
+
+
+def find_lane(tx: Transaction, queue: QueueRow, name: LaneName) -> Lane | None:
+    if name.key is not None:
+        row = tx.row(SQL.keyed_lane, queue.id, name.key)
+    else:
+        row = tx.row(SQL.open_lane, queue.id, name.kind, name.priority)
+    return None if row is None else Lane(row[0], name.key, name.kind, name.priority, *row[1:])
+
+
+def lane_to_use(tx: Transaction, queue: QueueRow, name: LaneName) -> Lane:
+    """The lane of that name, created with a cursor for every group if there is none."""
+    lane = find_lane(tx, queue, name)
+    if lane is None:
+        lane_id = tx.insert(SQL.create_lane, queue.id, *name, tx.now + TIDY_REST)
+        lane = Lane(lane_id, *name, 0, 0, 0)
+        tx.run(SQL.create_cursors, lane_id, int(lane.keyed), queue.id)
+    return lane
+
+
+def append(tx: Transaction, queue: QueueRow, lane: Lane, entries: Sequence[Entry]) -> None:
+    """Give the entries the lane's next offsets, in order, and wake the cursors that had nothing to do.
+
+    The time of entry never runs backwards in a lane, whatever the clock does.
+    """
+    entered = lane.entered_at = max(tx.now, lane.entered_at)
+    start, lane_id = lane.tail, lane.id
+    if lane.keyed:
+        tx.many(SQL.append, [(lane_id, start + n, *e[:7], entered, *e[7:]) for n, e in enumerate(entries)])
+    else:
+        tx.many(
+            SQL.append,
+            [(lane_id, start + n, e[0], None, None, *e[3:7], entered, *e[7:]) for n, e in enumerate(entries)],
+        )
+    lane.tail += len(entries)
+    tx.run(SQL.grow, lane_id, lane.tail, entered, tx.now + TIDY_REST)
+    head = entries[0]
+    if lane.keyed:
+        tx.run(SQL.wake_keyed, lane_id, head.kind, head.priority, entered, head.expires_at, head.group_id)
+    else:
+        tx.run(SQL.wake_open, lane_id, head.kind, head.priority, entered, head.group_id)
+    tx.hint(queue.name)
+    if queue.settings.history is History.FULL:
+        record_events(tx, [entry.id for entry in entries], JobState.QUEUED, "entered its lane")
+
+
+class Cursor(NamedTuple):
+    """A cursor's row, with what a verb needs of its lane."""
+
+    id: int
+    lane: Lane
+    group_id: int
+    state: CursorState
+    position: int
+    attempts: int
+    losses: int
+    due_at: int | None
+
+
+CURSOR_COLUMNS = (
+    "c.id, c.group_id, c.state, c.position, c.attempts, c.losses, c.due_at, "
+    "l.id, l.key, l.kind, l.priority, l.first, l.tail, l.entered_at"
+)
+
+
+def read_cursor(row: Row) -> Cursor:
+    """From CURSOR_COLUMNS, in their order."""
+    id, group_id, state, position, attempts, losses, due_at, *lane = row
+    return Cursor(id, Lane(*lane), group_id, CursorState(state), position, attempts, losses, due_at)
+
+
+_CURSOR = f"SELECT {CURSOR_COLUMNS} FROM cursors c JOIN lanes l ON l.id = c.lane_id"
+
+
+def cursor_in(tx: Transaction, lane_id: int, group_id: int) -> Cursor | None:
+    row = tx.row(f"{_CURSOR} WHERE c.lane_id = ? AND c.group_id = ?", lane_id, group_id)
+    return None if row is None else read_cursor(row)
+
+
+def cursor_by_id(tx: Transaction, cursor_id: int) -> Cursor:
+    row = tx.row(f"{_CURSOR} WHERE c.id = ?", cursor_id)
+    assert row is not None
+    return read_cursor(row)
+
+
+def rest(
+    tx: Transaction,
+    cursor: Cursor,
+    position: int,
+    *,
+    attempts: int = 0,
+    losses: int = 0,
+    blocked_until: int | None = None,
+) -> None:
+    """Bring a cursor that no keyed lease holds to rest at the first deliverable message from `position` on.
+
+    Skips, and messages addressed to another group, are passed. Attempts, losses
+    and a backoff belong to the message at `position` and end when it is passed.
+    """
+    head = _next_head(tx, cursor, position)
+    if head is None:
+        attempts = losses = 0
+        state, kind, priority, entered, expires = CursorState.IDLE, None, None, None, None
+        reached = cursor.lane.tail
+    else:
+        reached, kind, priority, entered, expires, _ = head
+        if reached != position:
+            attempts, losses, blocked_until = 0, 0, None
+        state = CursorState.BLOCKED if blocked_until is not None and blocked_until > tx.now else CursorState.READY
+    tx.run(SQL.forget_skips, cursor.id, reached)
+    if cursor.lane.keyed:
+        due = blocked_until if state is CursorState.BLOCKED else expires
+        tx.run(SQL.rest, cursor.id, state, reached, attempts, losses, kind, priority, entered, due)
+    else:
+        lane = cursor.lane
+        tx.run(SQL.rest_open, cursor.id, state, reached, entered, lane.kind, lane.priority)
+
+
+def _next_head(tx: Transaction, cursor: Cursor, position: int) -> Row | None:
+    head = tx.row(SQL.head, cursor.lane.id, position)
+    while head is not None:
+        if head[5] in (None, cursor.group_id) and not tx.row(SQL.is_skipped, cursor.id, head[0]):
+            break
+        head = tx.row(SQL.head, cursor.lane.id, head[0] + 1)
+    return head
+
+
+def follow_retries(tx: Transaction, cursor_id: int) -> None:
+    """An open cursor is due when the first of its waiting retries is."""
+    tx.run(SQL.follow_retries, cursor_id)
+
+
+def record_events(tx: Transaction, ids: Sequence[bytes], state: JobState, detail: str) -> None:
+    """Write an event for each; only for queues whose history is full."""
+    tx.many(
+        """INSERT INTO events (message_id, at, number, state, detail)
+           VALUES (?1, ?2, (SELECT count(*) FROM events WHERE message_id = ?1 AND at = ?2), ?3, ?4)""",
+        [(id, tx.now, state, detail) for id in ids],
+    )
+
+
+def headers_text(headers: object) -> str | None:
+    return json.dumps(headers) if headers else None
+
+
+def settings_text(settings: QueueSettings) -> str:
+    return json.dumps(settings.overrides())

@@ -1,0 +1,95 @@
+"""What is written when a message is finished for a group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from qo.core import fate
+from qo.core.lease import Verdict
+from qo.core.outcome import JobState
+from qo.core.queue import History
+from qo.stores.sqlite.lanes import record_events
+from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.transaction import QueueRow, Transaction
+
+SQL = statements("outcomes")
+
+
+class Finish(NamedTuple):
+    """The end of one message: what became of it, and who had it."""
+
+    offset: int
+    state: JobState
+    attempt: int
+    reason: str | None = None
+    error: str | None = None
+    result: bytes | None = None
+    owner: str | None = None
+    started_at: int | None = None
+
+
+def finish(tx: Transaction, queue: QueueRow, group_id: int, lane_id: int, finishes: Sequence[Finish]) -> None:
+    """Write outcomes, where the queue keeps them. Only the default group has any."""
+    if group_id != queue.default_group_id or not finishes:
+        return
+    history = queue.settings.history
+    if history is not History.NONE:
+        tx.many(
+            SQL.record,
+            [
+                (lane_id, f.offset, tx.now, f.state, f.reason, f.error, f.result, f.attempt, f.owner, f.started_at)
+                for f in finishes
+            ],
+        )
+    if tx.watched or history is History.FULL:
+        for each in finishes:
+            _tell(tx, history, lane_id, each)
+
+
+def _tell(tx: Transaction, history: History, lane_id: int, finish: Finish) -> None:
+    id: bytes = tx.value(SQL.ids, lane_id, finish.offset)
+    if id in tx.watched:
+        tx.finished.add(id)
+    if history is History.FULL:
+        record_events(tx, [id], finish.state, finish.reason or finish.error or "")
+
+
+def bury(tx: Transaction, group_id: int, lane_id: int, offset: int, dead: fate.Dead) -> None:
+    """Copy a message to the dead letters of a group."""
+    tx.run(SQL.bury, lane_id, offset, group_id, dead.attempts, dead.losses, dead.reason, dead.error, tx.now)
+
+
+def note_event(
+    tx: Transaction, queue: QueueRow, group_id: int, lane_id: int, offset: int, state: JobState, detail: str
+) -> None:
+    """An event that is not the end."""
+    if queue.settings.history is History.FULL and group_id == queue.default_group_id:
+        record_events(tx, [tx.value(SQL.ids, lane_id, offset)], state, detail)
+
+
+def finish_of(offset: int, end: fate.Fate, attempt: int, owner: str | None, started_at: int | None) -> Finish | None:
+    """The outcome of a fate that is an end; None for one that is not."""
+    match end:
+        case fate.Completed(result):
+            return Finish(offset, JobState.SUCCEEDED, attempt, None, None, result, owner, started_at)
+        case fate.Dead(reason, error, attempts, _):
+            return Finish(offset, JobState.FAILED, max(attempts, 1), reason, error, None, owner, started_at)
+        case fate.Canceled(reason):
+            return Finish(offset, JobState.CANCELED, attempt, reason, None, None, owner, started_at)
+        case _:
+            return None
+
+
+def verdict_of(end: fate.Fate) -> Verdict:
+    match end:
+        case fate.Completed():
+            return Verdict.COMPLETED
+        case fate.Again():
+            return Verdict.RETRYING
+        case fate.Back():
+            return Verdict.RELEASED
+        case fate.Dead():
+            return Verdict.BURIED
+        case fate.Canceled():
+            return Verdict.CANCELED

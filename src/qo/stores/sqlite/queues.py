@@ -1,0 +1,62 @@
+"""queues: settings, pause, purge, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qo.core.queue import QueueSettings
+from qo.stores.sqlite.groups import drop_group
+from qo.stores.sqlite.lanes import TIDY_REST, queue_to_use, settings_text
+from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.transaction import QueueRow, Transaction
+
+SQL = statements("queues")
+
+
+def configure(tx: Transaction, name: str, changes: Mapping[str, Any]) -> QueueSettings:
+    queue = queue_to_use(tx, name)
+    settings = queue.settings.changed(changes)
+    tx.run(SQL.set_settings, queue.id, settings_text(settings))
+    tx.run(SQL.tidy_soon, queue.id, tx.now + TIDY_REST)
+    tx.forget_queue(name)
+    tx.hint(name)
+    return settings
+
+
+def pause(tx: Transaction, name: str, paused: bool) -> None:
+    queue = queue_to_use(tx, name)
+    tx.run(SQL.set_paused, queue.id, int(paused))
+    tx.forget_queue(name)
+    tx.hint(name)
+
+
+def purge(tx: Transaction, name: str) -> int:
+    """Remove every message for every group. Offsets go on where they were: none is ever given out twice."""
+    queue = tx.existing_queue(name)
+    count: int = tx.value(SQL.count_messages, queue.id)
+    tx.run(SQL.end_leases, queue.id, tx.now)
+    for sql in (SQL.drop_events, SQL.drop_intake_events, SQL.drop_messages, SQL.drop_outcomes, SQL.drop_retries,
+                SQL.drop_skips, SQL.drop_intake, SQL.drop_marks):  # fmt: skip
+        tx.run(sql, queue.id)
+    tx.run(SQL.empty_cursors, queue.id)
+    tx.run(SQL.empty_lanes, queue.id, tx.now + TIDY_REST)
+    tx.hint_everyone = True
+    return count
+
+
+def delete(tx: Transaction, name: str) -> bool:
+    queue = tx.queue(name)
+    if queue is None:
+        return False
+    purge(tx, name)
+    for (group_id,) in tx.rows("SELECT id FROM groups WHERE queue_id = ?", queue.id):
+        drop_group(tx, group_id)
+    _drop_rest(tx, queue)
+    tx.forget_queue(name)
+    return True
+
+
+def _drop_rest(tx: Transaction, queue: QueueRow) -> None:
+    for sql in (SQL.drop_settlements, SQL.drop_dedupe, SQL.drop_dead, SQL.drop_lanes, SQL.drop_queue):
+        tx.run(sql, queue.id)

@@ -1,0 +1,166 @@
+"""A thread that owns one connection and commits gathered calls as one transaction.
+
+While a commit is under way further calls gather; the next transaction takes all
+of them. If one of several gathered calls fails, nothing of the transaction is
+kept and each call is run again alone, so that a bad one fails alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import apsw
+
+from qo.core.errors import Closed, QoError
+from qo.stores.sqlite.failures import translated
+from qo.stores.sqlite.transaction import Transaction
+
+T = TypeVar("T")
+
+Verb = Callable[[Transaction], Any]
+GATHER_LIMIT = 256
+
+
+Probe = Callable[[str, list[str]], None]
+
+
+class Call(NamedTuple):
+    name: str
+    verb: Verb
+    loop: asyncio.AbstractEventLoop
+    answer: asyncio.Future[Any]
+
+
+class Reply(NamedTuple):
+    call: Call
+    value: Any
+    error: BaseException | None
+
+
+class Session:
+    """Runs verbs on its own thread. `probe` is told of each step and of the verbs in it, for tests that crash there."""
+
+    def __init__(
+        self,
+        connect: Callable[[], apsw.Connection],
+        begin: Callable[[apsw.Connection, bool], Transaction],
+        *,
+        writes: bool,
+        committed: Callable[[Transaction], None],
+        probe: Probe | None,
+    ) -> None:
+        self._connect = connect
+        self._begin = begin
+        self._begin_sql = "BEGIN IMMEDIATE" if writes else "BEGIN"
+        self._committed = committed
+        self._probe = probe
+        self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._opened: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name="qo-sqlite", daemon=True)
+
+    async def open(self) -> None:
+        """Start the thread and its connection; raises what opening raised."""
+        self._thread.start()
+        error = await asyncio.to_thread(self._opened.get)
+        if error is not None:
+            raise error
+
+    async def do(self, name: str, verb: Callable[[Transaction], T]) -> T:
+        """Run `verb` in the next transaction; answered after its commit."""
+        if self._closed:
+            raise Closed("this store was closed")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+        self._calls.put(Call(name, verb, loop, answer))
+        return await answer
+
+    async def close(self) -> None:
+        """Finish the calls that are queued, then let the connection go."""
+        if not self._closed:
+            self._closed = True
+            self._calls.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _serve(self) -> None:
+        try:
+            connection = self._connect()
+        except BaseException as error:  # noqa: BLE001 - raised where `open` waits
+            self._opened.put(error)
+            return
+        self._opened.put(None)
+        going_on = True
+        while going_on:
+            calls, going_on = self._gather()
+            if calls:
+                _reply(self._answer(connection, calls))
+        connection.close()
+
+    def _gather(self) -> tuple[list[Call], bool]:
+        calls = []
+        call = self._calls.get()
+        while call is not None:
+            calls.append(call)
+            if len(calls) == GATHER_LIMIT or self._calls.empty():
+                return calls, True
+            call = self._calls.get()
+        return calls, False
+
+    def _answer(self, connection: apsw.Connection, calls: list[Call]) -> list[Reply]:
+        try:
+            values = self._commit(connection, calls, careful=False)
+            return [Reply(call, value, None) for call, value in zip(calls, values, strict=True)]
+        except Exception:  # noqa: BLE001 - each call meets it again, alone
+            return [self._answer_alone(connection, call) for call in calls]
+
+    def _answer_alone(self, connection: apsw.Connection, call: Call) -> Reply:
+        try:
+            [value] = self._commit(connection, [call], careful=True)
+        except QoError as error:
+            return Reply(call, None, error)
+        except Exception as error:  # noqa: BLE001 - raised where the caller waits
+            return Reply(call, None, translated(error))
+        return Reply(call, value, None)
+
+    def _commit(self, connection: apsw.Connection, calls: list[Call], *, careful: bool) -> list[Any]:
+        connection.execute(self._begin_sql)
+        try:
+            transaction = self._begin(connection, careful)
+            values = [call.verb(transaction) for call in calls]
+            self._told("before commit", calls)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        self._told("after commit", calls)
+        self._committed(transaction)
+        return values
+
+    def _told(self, point: str, calls: list[Call]) -> None:
+        if self._probe is not None:
+            self._probe(point, [call.name for call in calls])
+
+
+def _reply(replies: list[Reply]) -> None:
+    """Hand answers over with one hop per event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Reply]] = {}
+    for reply in replies:
+        by_loop.setdefault(reply.call.loop, []).append(reply)
+    for loop, mine in by_loop.items():
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(_resolve, mine)
+
+
+def _resolve(replies: list[Reply]) -> None:
+    for call, value, error in replies:
+        if call.answer.done():
+            continue
+        if error is None:
+            call.answer.set_result(value)
+        else:
+            call.answer.set_exception(error)

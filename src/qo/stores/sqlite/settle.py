@@ -1,0 +1,312 @@
+"""settle: what became of claimed messages.
+
+The items of one call are judged lease by lease. On a keyed lane they are judged
+together, as one report on a run; on an open lane one by one. Everything that a
+token settled is written down, so that saying it again is answered `repeated`
+with the first verdict, also after the lease has ended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from qo.core.fate import Again, Back, Completed, Dead, Fate, Standing, fate_of_report, judge_run
+from qo.core.lease import Answer, Complete, Release, Report, Settled, Settlement, Verdict
+from qo.core.outcome import JobState
+from qo.stores.sqlite import outcomes
+from qo.stores.sqlite.advance import skip_canceled
+from qo.stores.sqlite.lanes import TIDY_REST, Cursor, cursor_by_id, follow_retries, rest
+from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
+from qo.stores.sqlite.moments import micros
+from qo.stores.sqlite.outcomes import Finish, finish_of, verdict_of
+from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.transaction import QueueRow, Transaction
+
+SQL = statements("settle")
+TIME = statements("advance")
+
+UNKNOWN = Settled(Answer.UNKNOWN, None, True)
+
+
+@dataclass(slots=True)
+class Held:
+    """A lease under judgement: its row, where it stands, and what this call makes of it."""
+
+    lease: LeaseRow
+    last: int
+    ended: bool
+    fragile: int | None
+    queue: QueueRow
+    cursor: Cursor
+    verdicts: dict[int, Verdict]
+    finishes: list[Finish]
+
+
+def settle(tx: Transaction, settlements: tuple[Settlement, ...]) -> list[Settled]:
+    by_lease: dict[tuple[str, int], list[int]] = {}
+    for number, item in enumerate(settlements):
+        by_lease.setdefault((item.token, item.lane), []).append(number)
+    answers: list[Settled] = [UNKNOWN] * len(settlements)
+    for (token, lane_id), numbers in by_lease.items():
+        items = [settlements[number] for number in numbers]
+        for number, answer in zip(numbers, _settle_lease(tx, token, lane_id, items), strict=True):
+            answers[number] = answer
+    return answers
+
+
+def _settle_lease(tx: Transaction, token: str, lane_id: int, items: list[Settlement]) -> list[Settled]:
+    row = tx.row(SQL.lease, token, lane_id)
+    if row is None:
+        return [UNKNOWN] * len(items)
+    lease = read_lease(row[:12])
+    over = row[13] is not None or lease.expires_at <= tx.now
+    if over:
+        return [_after_the_end(tx, lease, row[12], item.offset) for item in items]
+    queue_name, _ = tx.row(SQL.owner_queue, lease.cursor_id) or ("", 0)
+    queue = tx.existing_queue(queue_name)
+    held = Held(lease, row[12], False, row[14], queue, cursor_by_id(tx, lease.cursor_id), {}, [])
+    for item in items:
+        if item.started_at is not None:
+            lease.started[item.offset] = micros(item.started_at)
+    answer_one = _settle_run(tx, held, items) if held.cursor.lane.keyed else _settle_open(tx, held, items)
+    _write_down(tx, held)
+    return [answer_one(item, first) for item, first in _with_firsts(items)]
+
+
+def _with_firsts(items: list[Settlement]) -> list[tuple[Settlement, bool]]:
+    """Each item, and whether it is the first of this call about its message."""
+    seen: set[int] = set()
+    marked = []
+    for item in items:
+        marked.append((item, item.offset not in seen))
+        seen.add(item.offset)
+    return marked
+
+
+def _after_the_end(tx: Transaction, lease: LeaseRow, last: int, offset: int) -> Settled:
+    """The lease has ended: what it settled is repeated, what it did not is lost, what it never had is unknown."""
+    verdict = _first_verdict(tx, lease, offset)
+    if verdict is not None:
+        return Settled(Answer.REPEATED, verdict, True)
+    known = lease.first <= offset < last or offset in lease.retried
+    return Settled(Answer.LOST if known else Answer.UNKNOWN, None, True)
+
+
+def _first_verdict(tx: Transaction, lease: LeaseRow, offset: int) -> Verdict | None:
+    for (text,) in tx.rows(SQL.verdicts, lease.token, lease.lane_id):
+        for start, end, verdict in json.loads(text):
+            if start <= offset < end:
+                return Verdict(verdict)
+    return None
+
+
+AnswerOne = Callable[[Settlement, bool], Settled]
+
+
+def _settle_run(tx: Transaction, held: Held, items: list[Settlement]) -> AnswerOne:
+    """Judge a keyed lane's run as a whole."""
+    lease, cursor = held.lease, held.cursor
+    start, end = lease.from_offset, lease.to_offset
+    skips = {offset for (offset,) in tx.rows(TIME.skips_between, cursor.id, start, end)}
+    reports: dict[int, Report] = {}
+    for item in items:
+        if start <= item.offset < end and item.offset not in skips:
+            reports.setdefault(item.offset, item.report)
+    if reports:
+        run = judge_run(start, reports)
+        _complete_prefix(held, run.completed_to, reports, skips)
+        if run.stop is not None:
+            _stop_run(tx, held, run.completed_to, run.stop, reports[run.stop])
+        else:
+            _move_run(tx, held, run.completed_to, end)
+
+    def answer(item: Settlement, first: bool) -> Settled:
+        verdict = held.verdicts.get(item.offset)
+        if item.offset in reports:
+            if verdict is None:
+                return Settled(Answer.GIVEN_BACK, None, held.ended)
+            return Settled(Answer.SETTLED if first else Answer.REPEATED, verdict, held.ended)
+        if start <= item.offset < end:
+            return Settled(Answer.UNKNOWN, None, held.ended)
+        before = _after_the_end(tx, lease, held.last, item.offset)
+        return Settled(before.answer, before.verdict, held.ended)
+
+    return answer
+
+
+def _complete_prefix(held: Held, completed_to: int, reports: Mapping[int, Report], skips: set[int]) -> None:
+    lease, cursor = held.lease, held.cursor
+    for offset in range(lease.from_offset, completed_to):
+        if offset in skips:
+            continue
+        report = reports.get(offset)
+        result = report.result if isinstance(report, Complete) else None
+        attempt = cursor.attempts + 1 if offset == lease.from_offset else 1
+        _finish(held, offset, Completed(result), attempt)
+
+
+def _stop_run(tx: Transaction, held: Held, completed_to: int, stop: int, report: Report) -> None:
+    """End or cut the run at the lowest report that is not a completion."""
+    lease, cursor = held.lease, held.cursor
+    is_head = stop == lease.from_offset
+    attempts, losses = (cursor.attempts, cursor.losses) if is_head else (0, 0)
+    end = fate_of_report(report, _standing(tx, held, stop, attempts, losses), held.queue.settings, tx.time, tx.draw())
+    held.verdicts[stop] = verdict_of(end)
+    skip_canceled(tx, held.queue, cursor, lease, stop + 1, lease.to_offset)
+    _finish(held, stop, end, attempts + 1)
+    if isinstance(end, Dead):
+        outcomes.bury(tx, cursor.group_id, cursor.lane.id, stop, end)
+    if isinstance(report, Release) and completed_to < stop:
+        if not isinstance(end, Back):
+            tx.run(TIME.skip, cursor.id, stop)
+        _move_run(tx, held, completed_to, stop)
+        return
+    held.ended = True
+    match end:
+        case Again(at, used, lost):
+            rest(tx, cursor, stop, attempts=used, losses=lost, blocked_until=micros(at))
+            _note_retry(tx, held, stop, used)
+        case Back():
+            rest(tx, cursor, stop, attempts=attempts, losses=losses)
+        case _:
+            rest(tx, cursor, stop + 1)
+    tx.hint(held.queue.name)
+
+
+def _move_run(tx: Transaction, held: Held, start: int, end: int) -> None:
+    """What is left of the run is [start, end); nothing left, the lease ends."""
+    lease, cursor = held.lease, held.cursor
+    remaining = _first_delivered(tx, cursor, start, end)
+    if remaining is None:
+        held.ended = True
+        rest(tx, cursor, end)
+        tx.hint(held.queue.name)
+        return
+    if start > lease.from_offset:
+        tx.run(SQL.moved_head, cursor.id)
+        held.fragile = None
+    if end < lease.to_offset:
+        tx.run("UPDATE cursors SET position = ?2 WHERE id = ?1", cursor.id, end)
+    lease.from_offset, lease.to_offset = remaining, end
+
+
+def _first_delivered(tx: Transaction, cursor: Cursor, start: int, end: int) -> int | None:
+    """The first message from `start` on that the run's holder has; skips are settled already."""
+    skips = {offset for (offset,) in tx.rows(TIME.skips_between, cursor.id, start, end)}
+    return next((offset for offset in range(start, end) if offset not in skips), None)
+
+
+def _settle_open(tx: Transaction, held: Held, items: list[Settlement]) -> AnswerOne:
+    """Judge an open lane's messages one by one, in any order."""
+    lease, cursor = held.lease, held.cursor
+    retries = {o: (a, n) for o, a, n in tx.rows(TIME.claimed_retries, cursor.id, lease.token)} if lease.retried else {}
+    changed_retries = False
+    for item in items:
+        offset = item.offset
+        if offset in held.verdicts:
+            continue
+        if offset in retries:
+            attempts, losses = retries.pop(offset)
+            _settle_one(tx, held, item, attempts, losses, fresh=False)
+            changed_retries = True
+        elif lease.from_offset <= offset < lease.to_offset and not lease.is_marked(offset):
+            lease.mark(offset)
+            _settle_one(tx, held, item, 0, 0, fresh=True)
+            changed_retries |= not isinstance(item.report, Complete)
+    if changed_retries:
+        follow_retries(tx, cursor.id)
+        tx.hint(held.queue.name)
+    size = lease.to_offset - lease.from_offset
+    held.ended = not retries and lease.settled.bit_count() >= size
+
+    def answer(item: Settlement, first: bool) -> Settled:
+        verdict = held.verdicts.get(item.offset)
+        if verdict is not None:
+            return Settled(Answer.SETTLED if first else Answer.REPEATED, verdict, held.ended)
+        verdict = _first_verdict(tx, lease, item.offset)
+        return Settled(Answer.UNKNOWN if verdict is None else Answer.REPEATED, verdict, held.ended)
+
+    return answer
+
+
+def _settle_one(tx: Transaction, held: Held, item: Settlement, attempts: int, losses: int, *, fresh: bool) -> None:
+    cursor, offset = held.cursor, item.offset
+    if isinstance(item.report, Complete):
+        end: Fate = Completed(item.report.result)
+    else:
+        standing = _standing(tx, held, offset, attempts, losses)
+        end = fate_of_report(item.report, standing, held.queue.settings, tx.time, tx.draw())
+    held.verdicts[offset] = verdict_of(end)
+    if held.fragile == offset:
+        held.fragile = None
+        tx.hint_everyone = True  # its owner may now take another such message, in any queue
+    match end:
+        case Again(at, used, lost):
+            _wait(tx, cursor, offset, used, lost, micros(at), fresh=fresh)
+            _note_retry(tx, held, offset, used)
+        case Back():
+            _wait(tx, cursor, offset, attempts, losses, tx.now, fresh=fresh)
+        case _:
+            if not fresh:
+                tx.run(TIME.drop_retry, cursor.id, offset)
+            if isinstance(end, Dead):
+                outcomes.bury(tx, cursor.group_id, cursor.lane.id, offset, end)
+            _finish(held, offset, end, attempts + 1)
+
+
+def _wait(tx: Transaction, cursor: Cursor, offset: int, attempts: int, losses: int, due: int, *, fresh: bool) -> None:
+    if fresh:
+        tx.run(TIME.add_retry, cursor.id, offset, attempts, losses, due, cursor.lane.id)
+    else:
+        tx.run(TIME.give_back_retry, cursor.id, offset, attempts, losses, due)
+
+
+def _standing(tx: Transaction, held: Held, offset: int, attempts: int, losses: int) -> Standing:
+    life = tx.value(TIME.expires_at, held.cursor.lane.id, offset)
+    expired = life is not None and life <= tx.now
+    return Standing(attempts=attempts, losses=losses, canceled=offset in held.lease.canceled, expired=expired)
+
+
+def _finish(held: Held, offset: int, end: Fate, attempt: int) -> None:
+    finish = finish_of(offset, end, attempt, held.lease.owner, held.lease.started.get(offset))
+    if finish is not None:
+        held.finishes.append(finish)
+        held.verdicts[offset] = verdict_of(end)
+
+
+def _note_retry(tx: Transaction, held: Held, offset: int, attempts: int) -> None:
+    cursor = held.cursor
+    outcomes.note_event(
+        tx, held.queue, cursor.group_id, cursor.lane.id, offset, JobState.QUEUED, f"attempt {attempts} failed"
+    )
+
+
+def _write_down(tx: Transaction, held: Held) -> None:
+    """Keep what this call settled, and what is left of the lease."""
+    if not held.verdicts:
+        return
+    lease, cursor = held.lease, held.cursor
+    outcomes.finish(tx, held.queue, cursor.group_id, cursor.lane.id, held.finishes)
+    tx.run(SQL.record, lease.token, lease.lane_id, json.dumps(_ranges(held.verdicts)))
+    if held.ended:
+        if held.fragile is not None:
+            tx.hint_everyone = True
+        end_lease(tx, lease, tx.now)
+    else:
+        bits = None if cursor.lane.keyed else lease.settled_bytes()
+        tx.run(SQL.keep, lease.token, lease.lane_id, lease.from_offset, lease.to_offset, bits, held.fragile)
+    tx.run(SQL.to_tidy, lease.lane_id, tx.now + TIDY_REST)
+
+
+def _ranges(verdicts: Mapping[int, Verdict]) -> list[tuple[int, int, str]]:
+    """Verdicts by offset, as ranges."""
+    steps = enumerate(sorted(verdicts.items()))
+    runs = groupby(steps, key=lambda step: (step[1][0] - step[0], step[1][1]))
+    found = []
+    for (_, verdict), run in runs:
+        offsets = [offset for _, (offset, _) in run]
+        found.append((offsets[0], offsets[-1] + 1, verdict.value))
+    return found

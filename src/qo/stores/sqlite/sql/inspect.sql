@@ -1,0 +1,83 @@
+-- name: queue
+SELECT name, namespace, task, settings, paused, created_at FROM queues WHERE name = ?;
+
+-- name: queues
+SELECT name, namespace, task, settings, paused, created_at FROM queues WHERE name > ? ORDER BY name LIMIT ?;
+
+-- name: groups
+-- Index groups (queue_id, name), then cursors_busy.
+SELECT g.name, g.start_at, g.start_time, g.created_at, g.claimed_at,
+       (SELECT coalesce(sum(l.tail - c.position), 0) FROM cursors c JOIN lanes l ON l.id = c.lane_id
+        WHERE c.group_id = g.id AND c.state <> 'idle')
+FROM groups g WHERE g.queue_id = ? ORDER BY g.name;
+
+-- name: ready
+-- Index cursors_busy: idle lanes cost nothing. Skips and messages addressed to others do not count.
+SELECT coalesce(sum(l.tail - c.position
+           - (SELECT count(*) FROM skips s WHERE s.cursor_id = c.id AND s.offset >= c.position)
+           - (SELECT count(*) FROM messages m WHERE m.lane_id = l.id AND m.offset >= c.position
+                AND m.group_id IS NOT NULL AND m.group_id <> ?1)), 0),
+       min(c.head_entered_at)
+FROM cursors c JOIN lanes l ON l.id = c.lane_id WHERE c.group_id = ?1 AND c.state <> 'idle';
+
+-- name: retrying
+-- Open cursors with waiting retries: index cursors_due, then retries_due.
+SELECT count(*), min(r.entered_at) FROM cursors c JOIN retries r ON r.cursor_id = c.id
+WHERE c.group_id = ? AND c.due_at IS NOT NULL AND c.keyed = 0 AND r.token IS NULL;
+
+-- name: live_leases
+-- Index leases_to_expire.
+SELECT e.token, e.lane_id, e.cursor_id, e.first, e.from_offset, e.to_offset, e.settled, e.retried, e.canceled, e.started,
+       e.owner, e.expires_at, c.keyed,
+       (SELECT count(*) FROM retries r WHERE r.cursor_id = e.cursor_id AND r.token = e.token),
+       (SELECT count(*) FROM skips s WHERE s.cursor_id = e.cursor_id AND s.offset >= e.from_offset AND s.offset < e.to_offset)
+FROM leases e JOIN cursors c ON c.id = e.cursor_id WHERE e.group_id = ? AND e.ended_at IS NULL;
+
+-- name: counts
+-- Indexes intake_due, dead_letters by group, cursors_missed.
+SELECT (SELECT count(*) FROM intake WHERE queue_id = ?1 AND canceled_at IS NULL),
+       (SELECT count(*) FROM dead_letters WHERE group_id = ?2),
+       (SELECT coalesce(sum(missed), 0) FROM cursors WHERE group_id = ?2 AND missed > 0);
+
+-- name: lanes
+-- Primary key of lanes, then cursors_in_lane.
+SELECT l.id, l.key, l.kind, l.priority, l.first, l.tail, c.state, c.position FROM lanes l
+JOIN cursors c ON c.lane_id = l.id AND c.group_id = ?2 WHERE l.queue_id = ?1 AND l.id > ?3 ORDER BY l.id LIMIT ?4;
+
+-- name: job
+-- Index messages_by_id, primary key of intake.
+SELECT * FROM jobs WHERE message_id = ?;
+
+-- name: newest
+-- Index messages_by_id from its high end; intake by its primary key.
+SELECT id FROM (SELECT m.id FROM messages m JOIN lanes l ON l.id = m.lane_id WHERE l.queue_id = ?1 AND m.id < ?2
+                ORDER BY m.id DESC LIMIT ?3)
+UNION ALL
+SELECT id FROM (SELECT id FROM intake WHERE queue_id = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3)
+ORDER BY id DESC LIMIT ?3;
+
+-- name: events
+-- Primary key.
+SELECT at, state, detail FROM events WHERE message_id = ? ORDER BY at, number;
+
+-- name: dead
+-- Index dead_letters_in_queue.
+SELECT d.id, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error, d.created_at,
+       d.died_at
+FROM dead_letters d JOIN groups g ON g.id = d.group_id
+WHERE d.queue_id = ?1 AND d.id > ?2 AND (?3 IS NULL OR g.name = ?3) ORDER BY d.id, g.name LIMIT ?4;
+
+-- name: totals
+SELECT (SELECT count(*) FROM queues), (SELECT count(*) FROM lanes),
+       (SELECT coalesce(sum(tail - first), 0) FROM lanes), (SELECT count(*) FROM intake WHERE canceled_at IS NULL),
+       (SELECT count(*) FROM leases WHERE ended_at IS NULL), (SELECT count(*) FROM dead_letters);
+
+-- name: holding
+-- Which group holds most messages back.
+SELECT q.name, g.name, sum(l.tail - c.position) AS held FROM cursors c JOIN lanes l ON l.id = c.lane_id
+JOIN groups g ON g.id = c.group_id JOIN queues q ON q.id = g.queue_id
+WHERE c.state <> 'idle' GROUP BY g.id ORDER BY held DESC LIMIT 1;
+
+-- name: missed
+SELECT q.name, g.name, sum(c.missed) FROM cursors c JOIN groups g ON g.id = c.group_id JOIN queues q ON q.id = g.queue_id
+WHERE c.missed > 0 GROUP BY g.id;

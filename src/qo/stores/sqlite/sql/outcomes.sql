@@ -1,0 +1,15 @@
+-- name: record
+INSERT OR REPLACE INTO outcomes (lane_id, offset, finished_at, state, reason, error, result, attempt, owner, started_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: ids
+-- Index messages_in_lane.
+SELECT id FROM messages WHERE lane_id = ? AND offset = ?;
+
+-- name: bury
+-- Index messages_in_lane. A message that dies again after a seek replaces its copy.
+INSERT OR REPLACE INTO dead_letters (id, queue_id, group_id, key, kind, priority, payload, headers, attempts, losses,
+                                     reason, error, created_at, died_at)
+SELECT m.id, l.queue_id, ?3, l.key, coalesce(m.kind, l.kind), coalesce(m.priority, l.priority), m.payload, m.headers,
+       ?4, ?5, ?6, ?7, m.created_at, ?8
+FROM messages m JOIN lanes l ON l.id = m.lane_id WHERE m.lane_id = ?1 AND m.offset = ?2;

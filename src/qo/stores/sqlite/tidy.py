@@ -1,0 +1,185 @@
+"""tidy: remove what need not be kept, in small steps.
+
+A lane is looked at when its `tidy_at` says so, never in a sweep over all lanes.
+Each look marks how far every group has settled; once a mark is `retain` old,
+what lies below it goes. Marks are set at most eight times per `retain`, so a
+message is removed between `retain` and nine eighths of it after it was settled.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from qo.core.names import DEFAULT_GROUP
+from qo.core.queue import QueueSettings
+from qo.stores.sqlite import dedupe
+from qo.stores.sqlite.dedupe import UNIQUE_CHECK_REST
+from qo.stores.sqlite.groups import first_entered
+from qo.stores.sqlite.lanes import Lane, cursor_by_id, follow_retries, rest
+from qo.stores.sqlite.leases import LeaseRow, read_lease
+from qo.stores.sqlite.moments import maybe_moment, span
+from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.transaction import QueueRow, Transaction
+
+SQL = statements("tidy")
+
+LANES_LIMIT = 100
+ROWS_LIMIT = 1000
+MARKS_PER_RETAIN = 8
+KEEP_SETTLEMENTS = span(timedelta(minutes=10))
+KEEP_NONCES = span(timedelta(hours=1))
+
+
+class Standing(NamedTuple):
+    """How a lane's messages are held: by groups that have not settled them, and by live leases."""
+
+    settled_to: int
+    unleased_to: int
+    group_idle_at: int | None
+
+
+def tidy(tx: Transaction) -> datetime | None:
+    """One bounded step. Answers when the next is due."""
+    lanes = tx.rows(SQL.lanes, tx.now, LANES_LIMIT)
+    for *lane, queue_name in lanes:
+        _tidy_lane(tx, tx.existing_queue(queue_name), Lane(*lane))
+    _drop_settlements(tx)
+    tx.run(SQL.drop_nonces, tx.now - KEEP_NONCES, ROWS_LIMIT)
+    _check_dedupe(tx)
+    intake_next = _drop_canceled_intake(tx)
+    lane_next, lease_next, nonce_next, dedupe_next = tx.row(SQL.next) or (None,) * 4
+    times = [
+        lane_next,
+        None if lease_next is None else max(lease_next + KEEP_SETTLEMENTS, tx.now + 1_000_000),
+        None if nonce_next is None else nonce_next + KEEP_NONCES,
+        dedupe_next,
+        intake_next,
+    ]
+    return maybe_moment(min((time for time in times if time is not None), default=None))
+
+
+def _tidy_lane(tx: Transaction, queue: QueueRow, lane: Lane) -> None:
+    settings = queue.settings
+    standing = _standing(tx, queue, lane)
+    marks = tx.rows(SQL.marks, lane.id)
+    retain = span(settings.retain)
+    matured = [offset for at, offset in marks if at + retain <= tx.now]
+    floor = standing.settled_to if not retain else max(matured, default=lane.first)
+    floor = max(floor, min(_forced_floor(tx, settings, lane), standing.unleased_to), lane.first)
+    step = min(floor, lane.first + ROWS_LIMIT)
+    if step > lane.first:
+        _remove_below(tx, lane, step)
+    if step == lane.tail and _drop_if_unused(tx, lane):
+        return
+    soon = tx.now if step < floor else None
+    next_mark = _mark(tx, lane, standing.settled_to, marks, retain)
+    times = [soon, next_mark, standing.group_idle_at, _next_aged(tx, settings, lane, step)]
+    tx.run(SQL.set_lane, lane.id, step, min((time for time in times if time is not None), default=None))
+
+
+def _standing(tx: Transaction, queue: QueueRow, lane: Lane) -> Standing:
+    settled_to = unleased_to = lane.tail
+    idle_times = []
+    for cursor_id, position, _, _, active_at, group in tx.rows(SQL.cursors, lane.id):
+        leases = [read_lease(row) for row in tx.rows(SQL.live_leases, cursor_id)]
+        leased = min((_first_unsettled(lease, lane.keyed) for lease in leases), default=lane.tail)
+        claimed = tx.value(SQL.first_claimed_retry, cursor_id)
+        unleased_to = min(unleased_to, leased, lane.tail if claimed is None else claimed)
+        idle_at = active_at + span(queue.settings.group_idle)
+        if idle_at <= tx.now or (group == DEFAULT_GROUP and not queue.settings.default_group):
+            continue
+        waiting = tx.value(SQL.first_retry, cursor_id)
+        group_settled_to = min(position, leased, lane.tail if waiting is None else waiting)
+        settled_to = min(settled_to, group_settled_to)
+        if group_settled_to < lane.tail:
+            idle_times.append(idle_at)
+    return Standing(settled_to, unleased_to, min(idle_times, default=None))
+
+
+def _first_unsettled(lease: LeaseRow, keyed: bool) -> int:
+    return lease.from_offset if keyed else next(iter(lease.unsettled()), lease.to_offset)
+
+
+def _forced_floor(tx: Transaction, settings: QueueSettings, lane: Lane) -> int:
+    """How far the queue's age and size rules reach, settled or not."""
+    floor = lane.first
+    if settings.max_length is not None:
+        floor = max(floor, lane.tail - settings.max_length)
+    if settings.max_age is not None and lane.first < lane.tail:
+        floor = max(floor, first_entered(tx, lane.id, lane.first, lane.tail, tx.now - span(settings.max_age) + 1))
+    return floor
+
+
+def _next_aged(tx: Transaction, settings: QueueSettings, lane: Lane, first: int) -> int | None:
+    if settings.max_age is None or first >= lane.tail:
+        return None
+    entered: int = tx.value(SQL.entered_at, lane.id, first)
+    return max(entered + span(settings.max_age), tx.now + 1_000_000)
+
+
+def _mark(tx: Transaction, lane: Lane, settled_to: int, marks: list[tuple[int, int]], retain: int) -> int | None:
+    """Note how far all groups have settled. Answers when the lane is to be looked at for that reason."""
+    pending = [mark for mark in marks if mark[0] + retain > tx.now]
+    last_at, last_offset = pending[-1] if pending else (None, lane.first)
+    if settled_to > last_offset and retain:
+        earliest = tx.now if last_at is None else last_at + retain // MARKS_PER_RETAIN
+        if earliest > tx.now:
+            return int(min(earliest, pending[0][0] + retain))
+        tx.run(SQL.add_mark, lane.id, tx.now, settled_to)
+        pending.append((tx.now, settled_to))
+    return pending[0][0] + retain if pending else None
+
+
+def _remove_below(tx: Transaction, lane: Lane, floor: int) -> None:
+    for cursor_id, position, *_ in tx.rows(SQL.cursors, lane.id):
+        dropped = tx.run(SQL.drop_retries, cursor_id, floor)
+        missed = dropped + max(floor - max(position, lane.first), 0)
+        if missed:
+            tx.run(SQL.missed, cursor_id, missed)
+            follow_retries(tx, cursor_id) if not lane.keyed else None
+        if position < floor:
+            rest(tx, cursor_by_id(tx, cursor_id), floor)
+    if tx.watched:
+        tx.finished |= {id for (id,) in tx.rows(SQL.watched, lane.id, floor)} & tx.watched
+    tx.run(SQL.drop_events, lane.id, floor)
+    tx.run(SQL.drop_messages, lane.id, floor)
+    tx.run(SQL.drop_outcomes, lane.id, floor)
+    tx.run(SQL.drop_marks, lane.id, floor)
+
+
+def _drop_if_unused(tx: Transaction, lane: Lane) -> bool:
+    """An empty lane that nobody holds goes; its key starts anew when it comes back."""
+    cursors = tx.rows(SQL.cursors, lane.id)
+    if any(tx.row(SQL.live_leases, cursor[0]) for cursor in cursors):
+        return False
+    tx.many("DELETE FROM skips WHERE cursor_id = ?", [cursor[:1] for cursor in cursors])
+    tx.run(SQL.drop_marks, lane.id, lane.tail)
+    tx.run(SQL.drop_cursors, lane.id)
+    tx.run(SQL.drop_lane, lane.id)
+    return True
+
+
+def _drop_settlements(tx: Transaction) -> None:
+    tokens = tx.rows(SQL.ended_leases, tx.now - KEEP_SETTLEMENTS, ROWS_LIMIT)
+    tx.many(SQL.drop_leases, tokens)
+    tx.many(SQL.drop_settlements, tokens)
+
+
+def _check_dedupe(tx: Transaction) -> None:
+    for queue_id, scope, key, message_id, until, queue_name in tx.rows(SQL.dedupe, tx.now, ROWS_LIMIT):
+        if until is not None or dedupe.is_finished(tx, tx.existing_queue(queue_name), message_id):
+            tx.run(SQL.drop_dedupe, queue_id, scope, key)
+        else:
+            tx.run(SQL.check_dedupe_later, queue_id, scope, key, tx.now + UNIQUE_CHECK_REST)
+
+
+def _drop_canceled_intake(tx: Transaction) -> int | None:
+    times = []
+    for id, canceled_at, queue_name in tx.rows(SQL.canceled_intake, ROWS_LIMIT):
+        gone_at = canceled_at + span(tx.existing_queue(queue_name).settings.retain)
+        if gone_at <= tx.now:
+            tx.run("DELETE FROM intake WHERE id = ?", id)
+        else:
+            times.append(gone_at)
+    return min(times, default=None)

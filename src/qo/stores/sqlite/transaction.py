@@ -1,0 +1,127 @@
+"""What a verb works with: one open transaction, its time, and what it will tell the world."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import apsw
+
+from qo.core.errors import NotFound
+from qo.core.names import DEFAULT_GROUP
+from qo.core.queue import QueueSettings
+from qo.stores.sqlite.moments import moment
+
+Row = tuple[Any, ...]
+
+
+class QueueRow(NamedTuple):
+    id: int
+    name: str
+    settings: QueueSettings
+    paused: bool
+    default_group_id: int
+
+
+class Transaction:
+    """One transaction. Reads and writes go through here; so do hints, sent only if it commits."""
+
+    def __init__(
+        self, connection: apsw.Connection, now: int, draw: Callable[[], float], watched: set[bytes], careful: bool
+    ) -> None:
+        self.now = now
+        self.draw = draw
+        self.careful = careful
+        self.watched = watched
+        self.hints: set[str] = set()
+        self.hint_everyone = False
+        self.finished: set[bytes] = set()
+        self._connection = connection
+        self._execute = connection.execute
+        self._queues: dict[str, QueueRow] = {}
+
+    @property
+    def time(self) -> datetime:
+        return moment(self.now)
+
+    def row(self, sql: str, *values: Any) -> Row | None:
+        found: Row | None = self._execute(sql, values).fetchone()
+        return found
+
+    def rows(self, sql: str, *values: Any) -> list[Row]:
+        found: list[Row] = self._execute(sql, values).fetchall()
+        return found
+
+    def value(self, sql: str, *values: Any) -> Any:
+        found = self._execute(sql, values).fetchone()
+        return None if found is None else found[0]
+
+    def run(self, sql: str, *values: Any) -> int:
+        """Write; answers how many rows changed."""
+        self._execute(sql, values)
+        return self._connection.changes()
+
+    def insert(self, sql: str, *values: Any) -> int:
+        """Write one row; answers its rowid."""
+        self._execute(sql, values)
+        return self._connection.last_insert_rowid()
+
+    def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        self._connection.executemany(sql, rows)
+
+    def hint(self, queue: str) -> None:
+        self.hints.add(queue)
+
+    def savepoint(self) -> apsw.Connection:
+        """A context manager: leaving it by an error undoes what was written inside."""
+        return self._connection
+
+    def queue(self, name: str) -> QueueRow | None:
+        """The queue of that name; read once per transaction."""
+        known = self._queues.get(name)
+        if known is None:
+            row = self.row(_QUEUE, name)
+            if row is None:
+                return None
+            known = self._queues[name] = QueueRow(row[0], name, read_settings(row[1]), bool(row[2]), row[3])
+        return known
+
+    def existing_queue(self, name: str) -> QueueRow:
+        queue = self.queue(name)
+        if queue is None:
+            raise NotFound(f"there is no queue '{name}'")
+        return queue
+
+    def forget_queue(self, name: str) -> None:
+        """Read it anew next time."""
+        self._queues.pop(name, None)
+
+    def forget_queues(self) -> None:
+        """After an undone savepoint: a queue created in it is gone."""
+        self._queues.clear()
+
+    def group_id(self, queue: QueueRow, group: str) -> int | None:
+        if group == DEFAULT_GROUP:
+            return queue.default_group_id
+        found: int | None = self.value("SELECT id FROM groups WHERE queue_id = ? AND name = ?", queue.id, group)
+        return found
+
+    def existing_group(self, queue: QueueRow, group: str) -> int:
+        found = self.group_id(queue, group)
+        if found is None:
+            raise NotFound(f"queue '{queue.name}' has no group '{group}'")
+        return found
+
+
+_QUEUE = """
+SELECT q.id, q.settings, q.paused, g.id FROM queues q JOIN groups g ON g.queue_id = q.id AND g.name = 'default'
+WHERE q.name = ?
+"""
+
+
+@lru_cache(maxsize=1024)
+def read_settings(text: str) -> QueueSettings:
+    return QueueSettings().changed(json.loads(text))

@@ -1,0 +1,203 @@
+"""The seam between qo and its engines: domain verbs, in batches.
+
+Each verb takes a batch and does it in one commit. Items are judged one by one
+(those of one lease together) and a bad one fails alone. No SQL, no rows, no
+sessions leak through. Errors are those of `qo.core.errors`, translated once, in
+the engine; an error that a verb raises means that nothing of the batch was done.
+
+Stores never wait for work. An empty claim says when to ask again; waiting
+belongs to the broker, which is told by hints that asking may be worth it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from qo.core.lane import Filter, Start
+from qo.core.lease import (
+    Claimed,
+    Done,
+    Extended,
+    Extension,
+    Lost,
+    Nothing,
+    Settled,
+    Settlement,
+    Undone,
+    Unit,
+    Want,
+)
+from qo.core.message import MessageId, NewMessage, Pushed
+from qo.core.outcome import (
+    CancelAnswer,
+    DeadLetter,
+    Depth,
+    Event,
+    GroupInfo,
+    Health,
+    Job,
+    JobState,
+    LaneInfo,
+    QueueInfo,
+)
+from qo.core.queue import QueueSettings
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """Asking may be worth it now. Carries no truth: losing one costs time, never a message.
+
+    `queues` None means any queue. `finished` names watched messages that ended.
+    """
+
+    queues: frozenset[str] | None = frozenset()
+    finished: frozenset[MessageId] = frozenset()
+
+
+EVERYTHING = Hint(None)
+
+
+class Store(Protocol):
+    """The verbs that move messages."""
+
+    async def push(self, messages: Sequence[NewMessage], *, nonce: str | None = None) -> Sequence[Pushed]:
+        """Store messages; creates queues and lanes on the way. Answered after the commit.
+
+        A nonce makes the batch safe to repeat within an hour: the second time
+        nothing is stored and the first answer is given.
+        """
+        ...
+
+    async def claim(self, wants: Sequence[Want]) -> Sequence[Claimed | Nothing]:
+        """Lease ready messages, higher priority first, then oldest head.
+
+        Never waits and never raises for emptiness: an empty answer carries the
+        time to ask again.
+        """
+        ...
+
+    async def settle(
+        self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
+    ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
+        """Say what became of claimed messages, then claim on, in the same commit."""
+        ...
+
+    async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]:
+        """Hold leases for longer; learn which of their messages were canceled."""
+        ...
+
+    async def transact(self, units: Sequence[Unit]) -> Sequence[Done | Undone]:
+        """Do each unit wholly or not at all."""
+        ...
+
+    async def tidy(self) -> datetime | None:
+        """Remove a bounded amount of what need not be kept. Answers when to come again; None: nothing to come."""
+        ...
+
+    async def changed(self) -> bool:
+        """Whether another process has written since the last call. Only asked where `must_poll`."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of the store."""
+        ...
+
+    @property
+    def must_poll(self) -> bool:
+        """Whether other processes' commits can only be noticed by asking `changed`."""
+        ...
+
+    def listen(self, heard: Callable[[Hint], None]) -> None:
+        """Have `heard` called on the caller's event loop after each commit that may make something claimable."""
+        ...
+
+    def watch(self, ids: Sequence[MessageId]) -> None:
+        """Name these in a hint once they are finished for the default group."""
+        ...
+
+    def unwatch(self, ids: Sequence[MessageId]) -> None: ...
+
+
+class Admin(Protocol):
+    """The verbs that arrange things."""
+
+    async def configure(self, queue: str, changes: Mapping[str, Any]) -> QueueSettings:
+        """Create the queue if need be and change some of its settings; answers all of them."""
+        ...
+
+    async def delete_queue(self, queue: str) -> bool:
+        """Remove a queue and all that is in it. Whether there was one."""
+        ...
+
+    async def purge(self, queue: str) -> int:
+        """Remove every message of a queue, settled or not, for every group; ends its leases. How many there were."""
+        ...
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        """Stop or resume claims. Pushes and settles go on."""
+        ...
+
+    async def create_group(self, queues: Sequence[str] | Filter, group: str, start: Start) -> bool:
+        """Register a group; the first registration wins. Whether this one did, anywhere."""
+        ...
+
+    async def delete_group(self, queue: str, group: str) -> bool:
+        """Remove a group's cursors, leases, retries and skips. Whether there was one."""
+        ...
+
+    async def seek(self, queue: str, group: str, to: Start | int, key: str | None = None) -> int:
+        """Move a group to the start, the end, a time or an offset, in all lanes or one keyed lane.
+
+        Ends leases and drops retries, skips and attempts; stays within what is
+        retained. How many lanes were moved.
+        """
+        ...
+
+    async def cancel(self, ids: Sequence[MessageId], group: str) -> Sequence[CancelAnswer]:
+        """Cancel messages for one group."""
+        ...
+
+    async def retry_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> Sequence[MessageId]:
+        """Push dead letters again, addressed to that group. The new ids, in the order of the old."""
+        ...
+
+    async def purge_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> int:
+        """Remove dead letters. How many there were."""
+        ...
+
+
+class Inspect(Protocol):
+    """Bounded reads, for people and dashboards."""
+
+    async def queue(self, queue: str) -> QueueInfo: ...
+
+    async def queues(self, after: str, limit: int) -> Sequence[QueueInfo]: ...
+
+    async def groups(self, queue: str) -> Sequence[GroupInfo]: ...
+
+    async def depth(self, queue: str, group: str) -> Depth: ...
+
+    async def lanes(self, queue: str, group: str, after: int, limit: int) -> Sequence[LaneInfo]: ...
+
+    async def jobs(self, ids: Sequence[MessageId]) -> Sequence[Job | None]: ...
+
+    async def list_jobs(
+        self, queue: str, state: JobState | None, before: MessageId | None, limit: int
+    ) -> Sequence[Job]:
+        """Newest first."""
+        ...
+
+    async def events(self, id: MessageId) -> Sequence[Event]: ...
+
+    async def dead(
+        self, queue: str, group: str | None, after: MessageId | None, limit: int
+    ) -> Sequence[DeadLetter]: ...
+
+    async def health(self) -> Health: ...
+
+
+class Engine(Store, Admin, Inspect, Protocol):
+    """Everything that a place to keep messages can do."""
