@@ -35,21 +35,39 @@ class Gather(Generic[Q, A]):
         self._abandoned = abandoned
         self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
         self._pump: asyncio.Task[None] | None = None
+        self._busy = False
         self._closed = False
 
     async def ask(self, call: Q) -> A:
         if self._closed:
             raise Closed("this client was closed")
+        if not self._busy and self._abandoned is None:
+            return await self._ask_directly(call)
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answer))
-        if self._pump is None:
-            self._pump = asyncio.create_task(self._run())
+        self._start()
         return await answer
+
+    async def _ask_directly(self, call: Q) -> A:
+        """Nobody else is asking: spare the hops through the pump. What gathers meanwhile goes out afterwards."""
+        self._busy = True
+        try:
+            [answer] = await self._send([call])
+        finally:
+            self._busy = False
+            if self._waiting:
+                self._start()
+        return answer
+
+    def _start(self) -> None:
+        if not self._busy:
+            self._busy = True
+            self._pump = asyncio.create_task(self._run())
 
     async def close(self) -> None:
         """Refuse new calls and finish those that were made."""
         self._closed = True
-        if self._pump is not None:
+        while self._pump is not None:
             await self._pump
 
     async def _run(self) -> None:
@@ -58,6 +76,7 @@ class Gather(Generic[Q, A]):
                 await self._send_batch(batch)
         finally:
             self._pump = None
+            self._busy = False
 
     def _next_batch(self) -> list[tuple[Q, asyncio.Future[A]]]:
         batch: list[tuple[Q, asyncio.Future[A]]] = []

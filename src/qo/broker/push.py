@@ -27,5 +27,7 @@ class Pushes:
         await self._gather.close()
 
     async def _send(self, calls: Sequence[Sequence[NewMessage]]) -> list[Sequence[Pushed]]:
+        if len(calls) == 1:
+            return [await self._store.push(calls[0])]
         answers = await self._store.push([message for call in calls for message in call])
         return dealt_out(answers, [len(call) for call in calls])

@@ -45,7 +45,7 @@ class Results:
                 if job is None or job.state is None or job.state.finished:
                     return job
                 if over:
-                    raise TimedOut(f"job {id} is {job.state}; it goes on")
+                    raise TimedOut(f"job {job.id} is {job.state}; it goes on")
                 await news.wait()
                 news.clear()
         finally:

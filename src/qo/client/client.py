@@ -7,11 +7,12 @@ from types import TracebackType
 from typing import Self
 
 from qo.client.front import Front
+from qo.client.job import JobHandle
 from qo.client.queue import Queue
 from qo.core.errors import RolledBack
 from qo.core.lane import Filter, Start, read_start
-from qo.core.lease import Done, Settlement, Undone, Unit
-from qo.core.message import NewMessage
+from qo.core.lease import Settlement, Undone, Unit
+from qo.core.message import Duplicate, NewMessage, Refused
 from qo.core.outcome import Health, QueueInfo
 
 
@@ -42,15 +43,20 @@ class Client:
         *,
         refuse_duplicates: bool = False,
         nonce: str | None = None,
-    ) -> Done:
-        """Do all of it or nothing: settle deliveries and push messages in one commit. Raises `RolledBack`."""
+    ) -> list[JobHandle]:
+        """Do all of it or nothing: settle deliveries and push messages in one commit. Raises `RolledBack`.
+
+        `Delivery.settlement` and `Queue.prepare` make what it takes; it answers
+        a handle on each message pushed.
+        """
         unit = Unit(
             settlements=tuple(settlements), pushes=tuple(pushes), refuse_duplicates=refuse_duplicates, nonce=nonce
         )
         answer = await self.front.transact(unit)
         if isinstance(answer, Undone):
             raise RolledBack(f"nothing was done: {answer.reason} (item {answer.item})")
-        return answer
+        pushed = [each for each in answer.pushed if not isinstance(each, Refused)]
+        return [JobHandle(self.front, each.id, isinstance(each, Duplicate)) for each in pushed]
 
     async def health(self) -> Health:
         """What the store says about itself."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from qo.client.front import Front
-from qo.core.message import MessageId, checked_id
+from qo.core.message import MessageId, checked_id, id_text
 from qo.core.outcome import DeadLetter
 
 
@@ -16,13 +16,13 @@ class DeadLetters:
     queue: str
     group: str
 
-    async def list(self, *, after: MessageId | None = None, limit: int = 100) -> Sequence[DeadLetter]:
+    async def list(self, *, after: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
         """Oldest first."""
         return await self.front.inspect.dead(self.queue, self.group, after, limit)
 
-    async def retry(self, *ids: str) -> Sequence[MessageId]:
+    async def retry(self, *ids: str) -> Sequence[str]:
         """Push these again (none named: up to a thousand of them), addressed to this group alone. Their new ids."""
-        return await self.front.admin.retry_dead(self.queue, self.group, _named(ids))
+        return [id_text(id) for id in await self.front.admin.retry_dead(self.queue, self.group, _named(ids))]
 
     async def purge(self, *ids: str) -> int:
         """Remove these (none named: all). How many there were."""

@@ -24,7 +24,7 @@ from qo.core.lease import (
     Settlement,
     Verdict,
 )
-from qo.core.message import MessageId
+from qo.core.message import id_text
 from qo.core.queue import duration
 
 
@@ -45,8 +45,8 @@ class Delivery:
         self.delivered = delivered
 
     @property
-    def id(self) -> MessageId:
-        return self.delivered.id
+    def id(self) -> str:
+        return id_text(self.delivered.id)
 
     @property
     def queue(self) -> str:
@@ -122,6 +122,10 @@ class Delivery:
             raise LeaseLost(_explain(answer.answer, self.delivered))
         return answer.verdict
 
+    def note_settled(self) -> None:
+        """Something was said about it in a call for many."""
+        self._settled = True
+
     def settlement(self, report: Report) -> Settlement:
         """This delivery's part in a unit; see `Client.transact`."""
         each = self.delivered
@@ -166,7 +170,7 @@ def describe(error: BaseException) -> str:
 
 
 def _explain(answer: Answer, delivered: Delivered) -> str:
-    what = f"message {delivered.id}"
+    what = f"message {id_text(delivered.id)}"
     match answer:
         case Answer.GIVEN_BACK:
             return f"{what} was given back, because an earlier one of its run was not completed"

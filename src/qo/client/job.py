@@ -5,29 +5,34 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from qo.client.front import Front
 from qo.client.payload import result_value
 from qo.core.errors import JobCanceled, JobFailed, NotFound
-from qo.core.message import MessageId
+from qo.core.message import MessageId, id_text
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import CancelAnswer, Event, Job, JobState
 from qo.core.queue import duration
 
 
-class JobHandle:
-    """Ask about a job, await its result, or cancel it."""
+class JobHandle(msgspec.Struct, frozen=True, gc=False):
+    """Ask about a job, await its result, or cancel it.
 
-    __slots__ = ("_front", "duplicate", "id")
+    `duplicate` says that its dedupe key was held, so that this is the earlier message.
+    """
 
-    def __init__(self, front: Front, id: MessageId, *, duplicate: bool = False) -> None:
-        self._front = front
-        self.id = id
-        self.duplicate = duplicate
-        """Whether its dedupe key was held, so that this is the earlier message."""
+    front: Front
+    message_id: MessageId
+    duplicate: bool = False
+
+    @property
+    def id(self) -> str:
+        return id_text(self.message_id)
 
     async def info(self) -> Job:
         """Everything that is known of it. `NotFound` once it was removed."""
-        [job] = await self._front.inspect.jobs([self.id])
+        [job] = await self.front.inspect.jobs([self.message_id])
         if job is None:
             raise NotFound(f"nothing is known of job {self.id} (any more)")
         return job
@@ -42,8 +47,8 @@ class JobHandle:
         Raises `JobFailed` or `JobCanceled` if it ended so, and `TimedOut` if it
         has not ended in time; then it goes on.
         """
-        until = None if timeout is None else self._front.now() + duration("timeout", timeout)
-        job = await self._front.finished(self.id, until)
+        until = None if timeout is None else self.front.now() + duration("timeout", timeout)
+        job = await self.front.finished(self.message_id, until)
         if job is None or job.state is None:
             raise NotFound(f"nothing is known of job {self.id}; its queue keeps no history, or no longer keeps this")
         if job.state is JobState.FAILED:
@@ -54,12 +59,12 @@ class JobHandle:
 
     async def cancel(self) -> CancelAnswer:
         """Cancel it. `requested` means that it is running: its holder is told at the next extend."""
-        [answer] = await self._front.admin.cancel([self.id], DEFAULT_GROUP)
+        [answer] = await self.front.admin.cancel([self.message_id], DEFAULT_GROUP)
         return answer
 
     async def events(self) -> list[Event]:
         """Its changes of state, where the queue's history is `full`."""
-        return list(await self._front.inspect.events(self.id))
+        return list(await self.front.inspect.events(self.message_id))
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"

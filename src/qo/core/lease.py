@@ -75,7 +75,7 @@ def _check_count(field: str, value: int) -> None:
         raise Invalid(field, f"must be a whole number from 1 to {CLAIM_LIMIT}, not {value!r}")
 
 
-class Delivered(msgspec.Struct, frozen=True, kw_only=True):
+class Delivered(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """One message under a lease. `attempt` counts from 1."""
 
     token: LeaseToken
@@ -113,7 +113,7 @@ class Nothing(msgspec.Struct, frozen=True):
     owner_limited: bool = False
 
 
-class Complete(msgspec.Struct, frozen=True):
+class Complete(msgspec.Struct, frozen=True, gc=False):
     """It was done. The result is kept with the outcome."""
 
     result: bytes | None = None
@@ -143,7 +143,7 @@ class Bury(msgspec.Struct, frozen=True):
 Report = Complete | Fail | Release | Bury
 
 
-class Settlement(msgspec.Struct, frozen=True, kw_only=True):
+class Settlement(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """What is said about one claimed message, and the token that proves the right to say it."""
 
     token: LeaseToken
@@ -173,7 +173,7 @@ class Answer(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Settled(msgspec.Struct, frozen=True):
+class Settled(msgspec.Struct, frozen=True, gc=False):
     """The answer to one settlement; the verdict where there is one; whether its lane's lease is over."""
 
     answer: Answer
@@ -181,7 +181,7 @@ class Settled(msgspec.Struct, frozen=True):
     lease_ended: bool
 
 
-class Place(msgspec.Struct, frozen=True, order=True):
+class Place(msgspec.Struct, frozen=True, gc=False, order=True):
     """Where a message is."""
 
     lane: LaneId

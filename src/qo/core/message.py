@@ -17,8 +17,8 @@ import msgspec
 from qo.core.errors import Invalid, TooLarge
 from qo.core.names import DEFAULT_KIND, checked_key, checked_name
 
-MessageId = NewType("MessageId", str)
-"""A UUIDv7 as text. Ids that one process gives out sort in the order of their making."""
+MessageId = NewType("MessageId", bytes)
+"""The 16 bytes of a UUIDv7; text only where people see it (`id_text`). Ids of one batch sort in its order."""
 
 PRIORITY_LIMIT = 100
 HEADER_COUNT_LIMIT = 64
@@ -27,31 +27,31 @@ HEADER_BYTES_LIMIT = 16 * 1024
 CONTENT_TYPE = "content-type"
 BYTES_CONTENT = "application/octet-stream"
 
-_RANDOM_BITS = 74
-_SEQUENCE_ROOM = 1 << 72  # the draw leaves room to count upwards within one call
-
 
 def message_ids(milliseconds: int, entropy: int, count: int) -> list[MessageId]:
-    """UUIDv7 ids for one call: the time, then a random start that counts up.
+    """UUIDv7 ids for one call: the time, random bits, and a counter that starts at random and counts up.
 
-    Counting keeps the ids of a batch in its order, which keeps the store's
-    index append-only.
+    Counting keeps the ids of a batch in its order, and the store's index
+    append-only. `entropy` has 73 random bits; the counter's top bit starts as
+    0, so that it does not overflow.
     """
-    start = entropy % _SEQUENCE_ROOM
-    head = f"{milliseconds:012x}"
-    front = f"{head[:8]}-{head[8:]}-7"
-    ids = []
-    for number in range(start, start + count):
-        low = number & 0x3FFFFFFFFFFFFFFF
-        tail = f"{low | 0x8000000000000000:016x}"
-        ids.append(MessageId(f"{front}{number >> 62 & 0xFFF:03x}-{tail[:4]}-{tail[4:]}"))
-    return ids
+    counter = entropy & 0x7FFFFFFFFFFF
+    rest = entropy >> 47
+    version, variant = 0x7000 | rest >> 14 & 0xFFF, 0x8000 | rest & 0x3FFF
+    front = milliseconds.to_bytes(6) + version.to_bytes(2) + variant.to_bytes(2)
+    return [front + number.to_bytes(6) for number in range(counter, counter + count)]  # type: ignore[misc]
+
+
+def id_text(id: MessageId) -> str:
+    """An id as people write it."""
+    text = id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def checked_id(field: str, value: str) -> MessageId:
     """Read an id in any spelling that a UUID has."""
     try:
-        return MessageId(str(UUID(value)))
+        return MessageId(UUID(value).bytes)
     except (ValueError, AttributeError, TypeError):
         raise Invalid(field, f"must be a UUID, not {value!r}") from None
 
@@ -82,7 +82,7 @@ class Dedupe(msgspec.Struct, frozen=True):
             raise Invalid("dedupe.scope", f"must be 'queue' or 'lane', not {self.scope!r}")
 
 
-class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
+class NewMessage(msgspec.Struct, frozen=True, gc=False):
     """A message on its way to the store. Its id is given by the caller, so a push can be told apart from its repeat."""
 
     id: MessageId
@@ -101,8 +101,17 @@ class NewMessage(msgspec.Struct, frozen=True, kw_only=True):
         checked_name("kind", self.kind)
         if self.key is not None:
             checked_key("key", self.key)
-        if self.priority:
+        if self.priority != 0:
             check_priority(self.priority)
+        if not self.is_plain:
+            self._check_adornments()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it says nothing but its payload, kind, key and priority, as most do."""
+        return self.headers is None and self.due_at is None and self.ttl is None and self.dedupe is None
+
+    def _check_adornments(self) -> None:
         if self.headers is not None:
             check_headers(self.headers)
         if self.ttl is not None and self.ttl <= timedelta(0):
@@ -132,13 +141,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
         raise TooLarge("headers", f"must have at most {HEADER_BYTES_LIMIT} characters in all, not {size}")
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """The message is in its lane or in intake, and will survive anything."""
 
     id: MessageId
 
 
-class Duplicate(msgspec.Struct, frozen=True):
+class Duplicate(msgspec.Struct, frozen=True, gc=False):
     """Its dedupe key is held by an earlier message, whose id this is."""
 
     id: MessageId

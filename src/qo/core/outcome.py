@@ -9,7 +9,6 @@ from enum import StrEnum
 import msgspec
 
 from qo.core.lane import CursorState, LaneId, Start
-from qo.core.message import MessageId
 from qo.core.queue import QueueSettings
 
 
@@ -31,7 +30,7 @@ class JobState(StrEnum):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One message of the default group. `state` is None where the queue keeps no history of it."""
 
-    id: MessageId
+    id: str
     queue: str
     kind: str
     key: str | None
@@ -62,7 +61,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     """A full copy of a message that used up its attempts, was buried, or was lost too often."""
 
-    id: MessageId
+    id: str
     queue: str
     group: str
     kind: str

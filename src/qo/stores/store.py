@@ -170,7 +170,7 @@ class Admin(Protocol):
 
 
 class Inspect(Protocol):
-    """Bounded reads, for people and dashboards."""
+    """Bounded reads, for people and dashboards. What they list shows ids as text, and takes that text to page on."""
 
     async def queue(self, queue: str) -> QueueInfo: ...
 
@@ -184,17 +184,13 @@ class Inspect(Protocol):
 
     async def jobs(self, ids: Sequence[MessageId]) -> Sequence[Job | None]: ...
 
-    async def list_jobs(
-        self, queue: str, state: JobState | None, before: MessageId | None, limit: int
-    ) -> Sequence[Job]:
+    async def list_jobs(self, queue: str, state: JobState | None, before: str | None, limit: int) -> Sequence[Job]:
         """Newest first."""
         ...
 
     async def events(self, id: MessageId) -> Sequence[Event]: ...
 
-    async def dead(
-        self, queue: str, group: str | None, after: MessageId | None, limit: int
-    ) -> Sequence[DeadLetter]: ...
+    async def dead(self, queue: str, group: str | None, after: str | None, limit: int) -> Sequence[DeadLetter]: ...
 
     async def health(self) -> Health: ...
 

@@ -29,8 +29,10 @@ def advance(tx: Transaction, queue: QueueRow, group_id: int) -> bool:
     more = False
     if due is not None and due <= tx.now:
         more |= intake.enter_due(tx, queue)
+        changing = tx.now  # what entered, or came back, may have outlived its time to live already
     if expiring is not None and expiring <= tx.now:
         more |= _lapse_all(tx, queue, group_id)
+        changing = tx.now
     if changing is not None and changing <= tx.now:
         more |= _wake_due(tx, queue, group_id)
     return more

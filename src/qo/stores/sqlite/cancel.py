@@ -13,7 +13,6 @@ from qo.stores.sqlite import outcomes
 from qo.stores.sqlite.advance import lapse_whole, lease_over
 from qo.stores.sqlite.lanes import Cursor, cursor_in, follow_retries, rest
 from qo.stores.sqlite.leases import offsets_text
-from qo.stores.sqlite.moments import id_bytes
 from qo.stores.sqlite.outcomes import Finish
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
@@ -24,10 +23,10 @@ PUSH = statements("push")
 
 
 def cancel(tx: Transaction, ids: Sequence[MessageId], group: str) -> list[CancelAnswer]:
-    return [_cancel(tx, id_bytes(id), group) for id in ids]
+    return [_cancel(tx, id, group) for id in ids]
 
 
-def _cancel(tx: Transaction, id: bytes, group: str) -> CancelAnswer:
+def _cancel(tx: Transaction, id: MessageId, group: str) -> CancelAnswer:
     waiting = tx.row(SQL.intake, id)
     if waiting is not None:
         return _cancel_intake(tx, id, tx.existing_queue(waiting[1]), group)
@@ -42,7 +41,7 @@ def _cancel(tx: Transaction, id: bytes, group: str) -> CancelAnswer:
     return _cancel_in_lane(tx, queue, lane_id, group_id, offset)
 
 
-def _cancel_intake(tx: Transaction, id: bytes, queue: QueueRow, group: str) -> CancelAnswer:
+def _cancel_intake(tx: Transaction, id: MessageId, queue: QueueRow, group: str) -> CancelAnswer:
     """Nobody has seen it: it goes for every group."""
     if group != DEFAULT_GROUP:
         return CancelAnswer.NOT_FOUND

@@ -23,7 +23,7 @@ from qo.stores.sqlite.advance import advance, next_moment
 from qo.stores.sqlite.groups import join
 from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, queue_to_use, record_events, rest
 from qo.stores.sqlite.leases import offsets_text
-from qo.stores.sqlite.moments import id_text, maybe_moment, moment, span
+from qo.stores.sqlite.moments import maybe_moment, moment, span
 from qo.stores.sqlite.outcomes import Finish, finish_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
@@ -94,11 +94,11 @@ def _serve(tx: Transaction, want: Want) -> Claimed | Nothing:
         more |= advance(tx, front.queue, front.group_id)
     haul = Haul(tx, want)
     while haul.room > 0 and (candidates := _candidates(tx, fronts, haul)):
-        may_take_fragile = haul.may_take_fragile
         for candidate in candidates:
-            if haul.room <= 0 or haul.may_take_fragile != may_take_fragile:
-                break  # full, or what a lane has to offer looks different now
+            before = (haul.may_take_fragile, len(haul.deliveries))
             _take_from(tx, candidate, haul)
+            if haul.room <= 0 or before[0] != haul.may_take_fragile or before[1] == len(haul.deliveries):
+                break  # full; or lanes look different now; or one gave nothing, and a better one may not be listed
     if haul.deliveries:
         return Claimed(tuple(haul.deliveries))
     return Nothing(maybe_moment(tx.now if more else _ask_again(tx, fronts, haul)), haul.met_fragile)
@@ -177,6 +177,7 @@ def _take_from(tx: Transaction, candidate: Candidate, haul: Haul) -> None:
 
 def _take_run(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> None:
     """Lease a run from a keyed lane. It stops before the first message of a kind that is not accepted."""
+    haul.passed_over.add(cursor.id)  # one run of a lane to a claim, also if it is settled at delivery
     room = haul.run_room(cursor)
     run: list[Taken] = []
     position, stopped = cursor.position, False
@@ -351,7 +352,7 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
                 token=token,
                 lane=LaneId(lane.id),
                 offset=offset,
-                id=id_text(id),
+                id=id,
                 queue=queue,
                 key=lane.key,
                 kind=kind or lane.kind or "",
@@ -363,7 +364,7 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
                 due_at=moment(created_at if due_at is None else due_at),
                 entered_at=moment(entered_at),
                 expires_at=expires_at,
-                retry_of=None if retry_of is None else id_text(retry_of),
+                retry_of=retry_of,
             )
         )
     if haul.want.auto_settle:

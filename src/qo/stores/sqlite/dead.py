@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from qo.core.message import MessageId
 from qo.stores.sqlite.intake import enter_due_of_key
-from qo.stores.sqlite.lanes import Entry, LaneName, append, lane_to_use
-from qo.stores.sqlite.moments import id_bytes, span
+from qo.stores.sqlite.lanes import Head, LaneName, append, lane_to_use
+from qo.stores.sqlite.moments import span
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Transaction
 
@@ -30,7 +30,7 @@ def retry(
     if ids is None:
         letters = tx.rows(SQL.letters, group_id, RETRY_LIMIT)
     else:
-        found = (tx.row(SQL.letter, group_id, id_bytes(id)) for id in dict.fromkeys(ids))
+        found = (tx.row(SQL.letter, group_id, id) for id in dict.fromkeys(ids))
         letters = [letter for letter in found if letter is not None]
     answer = new_ids(len(letters))
     ttl = queue.settings.ttl
@@ -39,8 +39,10 @@ def retry(
         if lane.keyed:
             enter_due_of_key(tx, queue, lane)
         expires = None if ttl is None else tx.now + span(ttl)
-        entry = Entry(id_bytes(new), kind, priority, payload, headers, tx.now, None, expires, group_id, old)
-        append(tx, queue, lane, [entry])
+        own = (kind, priority) if lane.keyed else (None, None)
+        entry = (new, *own, payload, headers, tx.now, None, expires, group_id, old)
+        tx.run(SQL.address, lane.id, lane.tail, group_id)
+        append(tx, queue, lane, [entry], Head(kind, priority, expires, group_id))
         tx.run(SQL.drop_letter, group_id, old)
     return answer
 
@@ -50,4 +52,4 @@ def purge(tx: Transaction, queue_name: str, group: str, ids: Sequence[MessageId]
     group_id = tx.existing_group(queue, group)
     if ids is None:
         return tx.run(SQL.drop_letters, group_id)
-    return sum(tx.run(SQL.drop_letter, group_id, id_bytes(id)) for id in dict.fromkeys(ids))
+    return sum(tx.run(SQL.drop_letter, group_id, id) for id in dict.fromkeys(ids))

@@ -6,10 +6,10 @@ its holder is finished, and takes the key over. Housekeeping removes the rest.
 
 from __future__ import annotations
 
-from qo.core.message import DedupeScope, NewMessage
+from qo.core.message import DedupeScope, MessageId, NewMessage
 from qo.stores.sqlite.advance import lapse_whole, lease_over
 from qo.stores.sqlite.lanes import cursor_in
-from qo.stores.sqlite.moments import id_bytes, span
+from qo.stores.sqlite.moments import span
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
@@ -19,21 +19,21 @@ UNIQUE_CHECK_REST = 3_600_000_000
 """How long housekeeping leaves a unique key alone before it looks whether the holder is finished."""
 
 
-def holder(tx: Transaction, queue: QueueRow, message: NewMessage, on_the_way: set[bytes]) -> bytes | None:
+def holder(tx: Transaction, queue: QueueRow, message: NewMessage, on_the_way: set[MessageId]) -> MessageId | None:
     """The message that holds this one's key; None if it is free, and then this one holds it."""
     dedupe = message.dedupe
     assert dedupe is not None
     scope = _scope(message)
     row = tx.row(SQL.dedupe_holder, queue.id, scope, dedupe.key)
     if row is not None:
-        first: bytes = row[0]
+        first: MessageId = row[0]
         until: int | None = row[1]
         held = tx.now < until if until is not None else first in on_the_way or not is_finished(tx, queue, first)
         if held:
             return first
     until = None if dedupe.window is None else tx.now + span(dedupe.window)
     check = until if until is not None else tx.now + UNIQUE_CHECK_REST
-    tx.run(SQL.hold_key, queue.id, scope, dedupe.key, id_bytes(message.id), until, check)
+    tx.run(SQL.hold_key, queue.id, scope, dedupe.key, message.id, until, check)
     return None
 
 
@@ -44,7 +44,7 @@ def _scope(message: NewMessage) -> str:
     return f"key:{message.key}" if message.key is not None else f"open:{message.priority}:{message.kind}"
 
 
-def is_finished(tx: Transaction, queue: QueueRow, id: bytes) -> bool:
+def is_finished(tx: Transaction, queue: QueueRow, id: MessageId) -> bool:
     """Whether a message is completed, dead, canceled or removed, for the default group."""
     if tx.row(SQL.in_intake, id):
         return False

@@ -35,7 +35,7 @@ from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema
 from qo.stores.sqlite.claim import claim
 from qo.stores.sqlite.extend import extend
 from qo.stores.sqlite.failures import translated
-from qo.stores.sqlite.moments import id_bytes, id_text, micros
+from qo.stores.sqlite.moments import micros
 from qo.stores.sqlite.push import push_once
 from qo.stores.sqlite.session import Probe, Session
 from qo.stores.sqlite.settle import settle
@@ -73,7 +73,7 @@ class SqliteEngine:
         self._clock = clock
         self._draw = draw
         self._migrations = migrations or schema.migrations()
-        self._watched: set[bytes] = set()
+        self._watched: set[MessageId] = set()
         self._heard: Callable[[Hint], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._data_version: int | None = None
@@ -133,10 +133,10 @@ class SqliteEngine:
         self._heard = heard
 
     def watch(self, ids: Sequence[MessageId]) -> None:
-        self._watched.update(map(id_bytes, ids))
+        self._watched.update(ids)
 
     def unwatch(self, ids: Sequence[MessageId]) -> None:
-        self._watched.difference_update(map(id_bytes, ids))
+        self._watched.difference_update(ids)
 
     # The verbs that arrange things
 
@@ -190,15 +190,13 @@ class SqliteEngine:
     async def jobs(self, ids: Sequence[MessageId]) -> Sequence[Job | None]:
         return await self._reader.do("jobs", lambda tx: inspect.jobs(tx, ids))
 
-    async def list_jobs(
-        self, queue: str, state: JobState | None, before: MessageId | None, limit: int
-    ) -> Sequence[Job]:
+    async def list_jobs(self, queue: str, state: JobState | None, before: str | None, limit: int) -> Sequence[Job]:
         return await self._reader.do("list_jobs", lambda tx: inspect.list_jobs(tx, queue, state, before, limit))
 
     async def events(self, id: MessageId) -> Sequence[Event]:
         return await self._reader.do("events", lambda tx: inspect.events(tx, id))
 
-    async def dead(self, queue: str, group: str | None, after: MessageId | None, limit: int) -> Sequence[DeadLetter]:
+    async def dead(self, queue: str, group: str | None, after: str | None, limit: int) -> Sequence[DeadLetter]:
         return await self._reader.do("dead", lambda tx: inspect.dead(tx, queue, group, after, limit))
 
     async def health(self) -> Health:
@@ -234,7 +232,7 @@ class SqliteEngine:
         if not (tx.hints or tx.finished or tx.hint_everyone) or self._heard is None or self._loop is None:
             return
         queues = None if tx.hint_everyone else frozenset(tx.hints)
-        hint = Hint(queues, frozenset(map(id_text, tx.finished)))
+        hint = Hint(queues, frozenset(tx.finished))
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._heard, hint)
 

@@ -9,7 +9,7 @@ import apsw
 
 from qo.core.errors import NotFound
 from qo.core.lane import CursorState, LaneId, Start, StartAt
-from qo.core.message import MessageId
+from qo.core.message import MessageId, checked_id, id_text
 from qo.core.outcome import (
     DeadLetter,
     Depth,
@@ -22,7 +22,7 @@ from qo.core.outcome import (
     QueueInfo,
 )
 from qo.stores.sqlite.leases import read_lease
-from qo.stores.sqlite.moments import id_bytes, id_text, maybe_moment, moment
+from qo.stores.sqlite.moments import maybe_moment, moment
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Row, Transaction, read_settings
 
@@ -115,7 +115,7 @@ def lanes(tx: Transaction, queue_name: str, group: str, after: int, limit: int) 
 
 
 def jobs(tx: Transaction, ids: Sequence[MessageId]) -> list[Job | None]:
-    rows = (tx.row(SQL.job, id_bytes(id)) for id in ids)
+    rows = (tx.row(SQL.job, id) for id in ids)
     return [None if row is None else _job(tx, row) for row in rows]
 
 
@@ -149,11 +149,9 @@ def _job(tx: Transaction, row: Row) -> Job:
     )
 
 
-def list_jobs(
-    tx: Transaction, queue_name: str, state: JobState | None, before: MessageId | None, limit: int
-) -> list[Job]:
+def list_jobs(tx: Transaction, queue_name: str, state: JobState | None, before: str | None, limit: int) -> list[Job]:
     queue_id = tx.existing_queue(queue_name).id
-    end = b"\xff" * 16 if before is None else id_bytes(before)
+    end = b"\xff" * 16 if before is None else checked_id("before", before)
     found: list[Job] = []
     for (id,) in tx.rows(SQL.newest, queue_id, end, limit if state is None else SCAN_LIMIT):
         row = tx.row(SQL.job, id)
@@ -166,13 +164,13 @@ def list_jobs(
 
 
 def events(tx: Transaction, id: MessageId) -> list[Event]:
-    rows = tx.rows(SQL.events, id_bytes(id))
+    rows = tx.rows(SQL.events, id)
     return [Event(at=moment(at), state=JobState(state), detail=detail) for at, state, detail in rows]
 
 
-def dead(tx: Transaction, queue_name: str, group: str | None, after: MessageId | None, limit: int) -> list[DeadLetter]:
+def dead(tx: Transaction, queue_name: str, group: str | None, after: str | None, limit: int) -> list[DeadLetter]:
     queue = tx.existing_queue(queue_name)
-    start = b"" if after is None else id_bytes(after)
+    start = b"" if after is None else checked_id("after", after)
     return [
         DeadLetter(
             id=id_text(id),

@@ -8,19 +8,25 @@ in that lane's.
 from __future__ import annotations
 
 from itertools import groupby
-from typing import Any
 
-from qo.stores.sqlite.lanes import Entry, Lane, LaneName, append, lane_to_use
+from qo.core.message import NewMessage
+from qo.stores.sqlite.lanes import Head, Lane, LaneName, append, headers_text, lane_to_use
+from qo.stores.sqlite.moments import micros
 from qo.stores.sqlite.statements import statements
-from qo.stores.sqlite.transaction import QueueRow, Transaction
+from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
 
 SQL = statements("push")
 
 ENTER_LIMIT = 1000
 
 
-def delay(tx: Transaction, queue: QueueRow, key: str | None, entry: Entry, due: int) -> None:
-    tx.run(SQL.delay, entry.id, queue.id, key, *entry[1:6], due, entry.expires_at)
+def delay(tx: Transaction, queue: QueueRow, message: NewMessage, expires_at: int | None) -> None:
+    """Keep a message until it is due."""
+    assert message.due_at is not None
+    tx.run(
+        SQL.delay, message.id, queue.id, message.key, message.kind, message.priority, message.payload,
+        headers_text(message.headers), tx.now, micros(message.due_at), expires_at,
+    )  # fmt: skip
     tx.hint(queue.name)
 
 
@@ -38,10 +44,16 @@ def enter_due_of_key(tx: Transaction, queue: QueueRow, lane: Lane) -> None:
         _enter(tx, queue, lane, rows)
 
 
-def _enter(tx: Transaction, queue: QueueRow, lane: Lane, rows: list[tuple[Any, ...]]) -> None:
-    append(tx, queue, lane, [Entry(row[0], *row[2:]) for row in rows])
+def _enter(tx: Transaction, queue: QueueRow, lane: Lane, rows: list[Row]) -> None:
+    keyed = lane.keyed
+    entries = [
+        (id, kind if keyed else None, priority if keyed else None, *rest, None, None)
+        for id, _, kind, priority, *rest in rows
+    ]
+    head = Head(rows[0][2], rows[0][3], rows[0][8], None)
+    append(tx, queue, lane, entries, head)
     tx.many(SQL.leave_intake, [(row[0],) for row in rows])
 
 
-def _lane_name(row: tuple[Any, ...]) -> LaneName:
+def _lane_name(row: Row) -> LaneName:
     return LaneName.of(row[1], row[2], row[3])

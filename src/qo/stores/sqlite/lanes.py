@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from qo.core.lane import CursorState, Filter, Start, StartAt
+from qo.core.message import NewMessage
 from qo.core.names import DEFAULT_GROUP, namespace_and_task
 from qo.core.outcome import JobState
 from qo.core.queue import History, QueueSettings
 from qo.stores.sqlite.moments import micros, moment
 from qo.stores.sqlite.statements import statements
-from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
+from qo.stores.sqlite.transaction import QueueRow, Row, Transaction, widened
 
 SQL = statements("lanes")
+APPEND_PLAIN = widened(SQL.append_plain, shared=4)
 
 TIDY_REST = 60_000_000
 """A lane that changed is looked at by housekeeping a minute later, not sooner."""
@@ -37,20 +39,23 @@ class Lane:
     def keyed(self) -> bool:
         return self.key is not None
 
+    def enters_at(self, now: int) -> int:
+        """The time of entry never runs backwards in a lane, whatever the clock does."""
+        return max(now, self.entered_at)
 
-class Entry(NamedTuple):
-    """A message about to enter a lane, as columns."""
 
-    id: bytes
+Entry = tuple[bytes, str | None, int | None, bytes, str | None, int, int | None, int | None, int | None, bytes | None]
+"""A message about to enter a lane, as columns: id, kind, priority, payload, headers, created_at, due_at, expires_at,
+group_id, retry_of. Kind and priority are None where the lane has them."""
+
+
+class Head(NamedTuple):
+    """What a cursor needs to know of the first message that it wakes for."""
+
     kind: str
     priority: int
-    payload: bytes
-    headers: str | None
-    created_at: int
-    due_at: int | None
     expires_at: int | None
-    group_id: int | None = None
-    retry_of: bytes | None = None
+    group_id: int | None
 
 
 class LaneName(NamedTuple):
@@ -108,30 +113,34 @@ def lane_to_use(tx: Transaction, queue: QueueRow, name: LaneName) -> Lane:
     return lane
 
 
-def append(tx: Transaction, queue: QueueRow, lane: Lane, entries: Sequence[Entry]) -> None:
-    """Give the entries the lane's next offsets, in order, and wake the cursors that had nothing to do.
+def append(tx: Transaction, queue: QueueRow, lane: Lane, entries: Sequence[Entry], head: Head) -> None:
+    """Give the entries the lane's next offsets, in order, and wake the cursors that had nothing to do."""
+    entered = lane.enters_at(tx.now)
+    tx.many(SQL.append, [(lane.id, offset, entered, *entry) for offset, entry in enumerate(entries, lane.tail)])
+    _grown(tx, queue, lane, [entry[0] for entry in entries], head)
 
-    The time of entry never runs backwards in a lane, whatever the clock does.
-    """
-    entered = lane.entered_at = max(tx.now, lane.entered_at)
-    start, lane_id = lane.tail, lane.id
+
+def append_plain(tx: Transaction, queue: QueueRow, lane: Lane, messages: Sequence[NewMessage]) -> None:
+    """The same for messages that say nothing but their payload, in fewer and wider statements."""
+    own: list[bytes] = []
+    for message in messages:
+        own += (message.id, message.payload)
+    shared = (lane.id, lane.tail, lane.enters_at(tx.now), tx.now)
+    tx.run_wide(APPEND_PLAIN, shared, own, len(messages), step=1)
+    _grown(tx, queue, lane, own[::2], Head(messages[0].kind, messages[0].priority, None, None))
+
+
+def _grown(tx: Transaction, queue: QueueRow, lane: Lane, ids: Sequence[bytes], head: Head) -> None:
+    lane.tail += len(ids)
+    lane.entered_at = lane.enters_at(tx.now)
+    tx.run(SQL.grow, lane.id, lane.tail, lane.entered_at, tx.now + TIDY_REST)
     if lane.keyed:
-        tx.many(SQL.append, [(lane_id, start + n, *e[:7], entered, *e[7:]) for n, e in enumerate(entries)])
+        tx.run(SQL.wake_keyed, lane.id, head.kind, head.priority, lane.entered_at, head.expires_at, head.group_id)
     else:
-        tx.many(
-            SQL.append,
-            [(lane_id, start + n, e[0], None, None, *e[3:7], entered, *e[7:]) for n, e in enumerate(entries)],
-        )
-    lane.tail += len(entries)
-    tx.run(SQL.grow, lane_id, lane.tail, entered, tx.now + TIDY_REST)
-    head = entries[0]
-    if lane.keyed:
-        tx.run(SQL.wake_keyed, lane_id, head.kind, head.priority, entered, head.expires_at, head.group_id)
-    else:
-        tx.run(SQL.wake_open, lane_id, head.kind, head.priority, entered, head.group_id)
+        tx.run(SQL.wake_open, lane.id, head.kind, head.priority, lane.entered_at, head.group_id)
     tx.hint(queue.name)
     if queue.settings.history is History.FULL:
-        record_events(tx, [entry.id for entry in entries], JobState.QUEUED, "entered its lane")
+        record_events(tx, ids, JobState.QUEUED, "entered its lane")
 
 
 class Cursor(NamedTuple):

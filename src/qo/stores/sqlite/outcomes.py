@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 from qo.core import fate
 from qo.core.lease import Verdict
+from qo.core.message import MessageId
 from qo.core.outcome import JobState
 from qo.core.queue import History
 from qo.stores.sqlite.lanes import record_events
 from qo.stores.sqlite.statements import statements
-from qo.stores.sqlite.transaction import QueueRow, Transaction
+from qo.stores.sqlite.transaction import QueueRow, Transaction, widened
 
 SQL = statements("outcomes")
+RECORD = widened(SQL.record, shared=2)
 
 
 class Finish(NamedTuple):
@@ -35,20 +37,15 @@ def finish(tx: Transaction, queue: QueueRow, group_id: int, lane_id: int, finish
         return
     history = queue.settings.history
     if history is not History.NONE:
-        tx.many(
-            SQL.record,
-            [
-                (lane_id, f.offset, tx.now, f.state, f.reason, f.error, f.result, f.attempt, f.owner, f.started_at)
-                for f in finishes
-            ],
-        )
+        own = [value for finish in finishes for value in finish]
+        tx.run_wide(RECORD, (lane_id, tx.now), own, len(finishes), step=None)
     if tx.watched or history is History.FULL:
         for each in finishes:
             _tell(tx, history, lane_id, each)
 
 
 def _tell(tx: Transaction, history: History, lane_id: int, finish: Finish) -> None:
-    id: bytes = tx.value(SQL.ids, lane_id, finish.offset)
+    id: MessageId = tx.value(SQL.ids, lane_id, finish.offset)
     if id in tx.watched:
         tx.finished.add(id)
     if history is History.FULL:

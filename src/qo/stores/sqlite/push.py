@@ -7,14 +7,24 @@ import msgspec
 from qo.core.errors import TooLarge
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored
 from qo.stores.sqlite import dedupe, intake
-from qo.stores.sqlite.lanes import Entry, LaneName, append, headers_text, lane_to_use, queue_to_use
-from qo.stores.sqlite.moments import id_bytes, id_text, micros, span
+from qo.stores.sqlite.lanes import (
+    Entry,
+    Head,
+    Lane,
+    LaneName,
+    append,
+    append_plain,
+    headers_text,
+    lane_to_use,
+    queue_to_use,
+)
+from qo.stores.sqlite.moments import micros, span
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
 SQL = statements("push")
 
-Arrivals = dict[tuple[str, LaneName], list[Entry]]
+Arrivals = dict[tuple[str, str | None, str | None, int | None], list[NewMessage]]
 """What is to be appended, by queue and lane."""
 
 
@@ -32,7 +42,7 @@ def push_once(tx: Transaction, messages: tuple[NewMessage, ...], nonce: str | No
     if kept is not None:
         return _recalled(messages, msgspec.json.decode(kept, type=Remembered))
     answers = push(tx, messages)
-    remembered = Remembered([("" if isinstance(a, Refused) else a.id, isinstance(a, Duplicate)) for a in answers])
+    remembered = Remembered([("" if isinstance(a, Refused) else a.id.hex(), isinstance(a, Duplicate)) for a in answers])
     tx.run(SQL.keep_nonce, nonce, tx.now, msgspec.json.encode(remembered).decode())
     return answers
 
@@ -43,64 +53,98 @@ def _recalled(messages: tuple[NewMessage, ...], remembered: Remembered) -> list[
         if not id:
             answers.append(Refused(TooLarge("payload", "was refused the first time")))
         else:
-            answers.append(Duplicate(MessageId(id)) if duplicate else Stored(message.id))
+            answers.append(Duplicate(MessageId(bytes.fromhex(id))) if duplicate else Stored(message.id))
     return answers
 
 
 def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
-    """Judge each message, then append lane by lane: one statement for all of a lane."""
+    """Judge each message, then append lane by lane: few statements for all of a lane."""
     answers: list[Pushed] = []
     arrivals: Arrivals = {}
-    on_the_way: set[bytes] = set()
+    on_the_way: set[MessageId] = set()
+    queue, name, limit = None, None, 0
     for message in messages:
-        queue = queue_to_use(tx, message.queue)
-        verdict = _judge(tx, queue, message, on_the_way)
-        answers.append(verdict)
-        if isinstance(verdict, Stored) and not (tx.careful and _is_repeat(tx, message)):
-            _place(tx, queue, message, arrivals)
-    for (queue_name, lane_name), entries in arrivals.items():
+        if message.queue != name or queue is None:
+            queue, name = queue_to_use(tx, message.queue), message.queue
+            limit = queue.settings.max_payload
+        if len(message.payload) > limit:
+            answers.append(_too_large(queue, message))
+            continue
+        if message.dedupe is not None or message.due_at is not None or tx.careful:
+            answer, entered = _settled_before_entry(tx, queue, message, on_the_way)
+            if entered:
+                answers.append(answer)
+                continue
+        key = message.key
+        lane = (name, None, message.kind, message.priority) if key is None else (name, key, None, None)
+        arriving = arrivals.get(lane)
+        if arriving is None:
+            arrivals[lane] = [message]
+        else:
+            arriving.append(message)
+        answers.append(Stored(message.id))
+    for (queue_name, key, kind, priority), arriving in arrivals.items():
         queue = queue_to_use(tx, queue_name)
-        lane = lane_to_use(tx, queue, lane_name)
-        if lane.keyed:
-            intake.enter_due_of_key(tx, queue, lane)
-        append(tx, queue, lane, entries)
+        _append(tx, queue, lane_to_use(tx, queue, LaneName(key, kind, priority)), arriving)
     return answers
 
 
-def _judge(tx: Transaction, queue: QueueRow, message: NewMessage, on_the_way: set[bytes]) -> Pushed:
-    if len(message.payload) > queue.settings.max_payload:
-        limit = queue.settings.max_payload
-        problem = f"has {len(message.payload)} bytes; queue '{queue.name}' allows {limit} (setting max_payload)"
-        return Refused(TooLarge("payload", problem))
+def _settled_before_entry(
+    tx: Transaction, queue: QueueRow, message: NewMessage, on_the_way: set[MessageId]
+) -> tuple[Pushed, bool]:
+    """What becomes of a message that may not enter a lane now, and whether that is all that becomes of it."""
     if message.dedupe is not None:
         first = dedupe.holder(tx, queue, message, on_the_way)
         if first is not None:
-            return Duplicate(id_text(first))
-        on_the_way.add(id_bytes(message.id))
-    return Stored(message.id)
+            return Duplicate(first), True
+        on_the_way.add(message.id)
+    if tx.careful and _is_repeat(tx, message):
+        return Stored(message.id), True
+    if message.due_at is not None and micros(message.due_at) > tx.now:
+        intake.delay(tx, queue, message, _expires_at(tx, queue, message))
+        return Stored(message.id), True
+    return Stored(message.id), False
+
+
+def _append(tx: Transaction, queue: QueueRow, lane: Lane, messages: list[NewMessage]) -> None:
+    if lane.keyed:
+        intake.enter_due_of_key(tx, queue, lane)
+    if lane.keyed or queue.settings.ttl is not None or not all(message.is_plain for message in messages):
+        first = messages[0]
+        head = Head(first.kind, first.priority, _expires_at(tx, queue, first), None)
+        append(tx, queue, lane, [_columns(tx, queue, lane, message) for message in messages], head)
+    else:
+        append_plain(tx, queue, lane, messages)
+
+
+def _columns(tx: Transaction, queue: QueueRow, lane: Lane, message: NewMessage) -> Entry:
+    return (
+        message.id,
+        message.kind if lane.keyed else None,
+        message.priority if lane.keyed else None,
+        message.payload,
+        headers_text(message.headers),
+        tx.now,
+        None if message.due_at is None else micros(message.due_at),
+        _expires_at(tx, queue, message),
+        None,
+        None,
+    )
+
+
+def _too_large(queue: QueueRow, message: NewMessage) -> Refused:
+    size, limit = len(message.payload), queue.settings.max_payload
+    problem = f"has {size} bytes; queue '{queue.name}' allows {limit} (setting max_payload)"
+    return Refused(TooLarge("payload", problem))
 
 
 def _is_repeat(tx: Transaction, message: NewMessage) -> bool:
     """Whether this very message is stored already: its producer did not hear the first answer."""
-    return tx.row(SQL.known_id, id_bytes(message.id)) is not None
+    return tx.row(SQL.known_id, message.id) is not None
 
 
-def _place(tx: Transaction, queue: QueueRow, message: NewMessage, arrivals: Arrivals) -> None:
-    due = None if message.due_at is None else micros(message.due_at)
+def _expires_at(tx: Transaction, queue: QueueRow, message: NewMessage) -> int | None:
+    """Time to live runs from the due time."""
     ttl = message.ttl or queue.settings.ttl
-    expires = None if ttl is None else max(tx.now, due or 0) + span(ttl)
-    entry = Entry(
-        id_bytes(message.id),
-        message.kind,
-        message.priority,
-        message.payload,
-        headers_text(message.headers) if message.headers else None,
-        tx.now,
-        due,
-        expires,
-    )
-    if due is not None and due > tx.now:
-        intake.delay(tx, queue, message.key, entry, due)
-    else:
-        name = LaneName.of(message.key, message.kind, message.priority)
-        arrivals.setdefault((queue.name, name), []).append(entry)
+    due = tx.now if message.due_at is None else micros(message.due_at)
+    return None if ttl is None else max(tx.now, due) + span(ttl)

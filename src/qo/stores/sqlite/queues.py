@@ -36,8 +36,8 @@ def purge(tx: Transaction, name: str) -> int:
     queue = tx.existing_queue(name)
     count: int = tx.value(SQL.count_messages, queue.id)
     tx.run(SQL.end_leases, queue.id, tx.now)
-    for sql in (SQL.drop_events, SQL.drop_intake_events, SQL.drop_messages, SQL.drop_outcomes, SQL.drop_retries,
-                SQL.drop_skips, SQL.drop_intake, SQL.drop_marks):  # fmt: skip
+    drop = SQL.drop_events, SQL.drop_intake_events, SQL.drop_messages, SQL.drop_outcomes, SQL.drop_addressed
+    for sql in (*drop, SQL.drop_retries, SQL.drop_skips, SQL.drop_intake, SQL.drop_marks):
         tx.run(sql, queue.id)
     tx.run(SQL.empty_cursors, queue.id)
     tx.run(SQL.empty_lanes, queue.id, tx.now + TIDY_REST)

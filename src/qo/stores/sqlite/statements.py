@@ -24,6 +24,25 @@ class Statements:
             raise AttributeError(f"{self._file} has no statement named {name}") from None
 
 
+def wide(sql: str, shared: int, rows: int) -> str:
+    """A statement of one row made into one of many, which takes half the time per row.
+
+    Its VALUES row is repeated. Parameters up to `shared` stay common to all
+    rows, those above are counted on, and `+ 0` counts up row by row.
+    """
+    head, _, row = sql.partition(" VALUES ")
+    own = len(set(re.findall(r"\?(\d+)", row))) - shared
+
+    def numbered(row_number: int) -> str:
+        def renumbered(found: re.Match[str]) -> str:
+            parameter = int(found[1])
+            return f"?{parameter if parameter <= shared else parameter + row_number * own}"
+
+        return re.sub(r"\?(\d+)", renumbered, row).replace("+ 0", f"+ {row_number}")
+
+    return f"{head} VALUES " + ", ".join(numbered(number) for number in range(rows))
+
+
 @cache
 def statements(verb: str) -> Statements:
     """Read `sql/<verb>.sql`."""

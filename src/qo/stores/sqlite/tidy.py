@@ -142,10 +142,8 @@ def _remove_below(tx: Transaction, lane: Lane, floor: int) -> None:
             rest(tx, cursor_by_id(tx, cursor_id), floor)
     if tx.watched:
         tx.finished |= {id for (id,) in tx.rows(SQL.watched, lane.id, floor)} & tx.watched
-    tx.run(SQL.drop_events, lane.id, floor)
-    tx.run(SQL.drop_messages, lane.id, floor)
-    tx.run(SQL.drop_outcomes, lane.id, floor)
-    tx.run(SQL.drop_marks, lane.id, floor)
+    for sql in (SQL.drop_events, SQL.drop_messages, SQL.drop_addressed, SQL.drop_outcomes, SQL.drop_marks):
+        tx.run(sql, lane.id, floor)
 
 
 def _drop_if_unused(tx: Transaction, lane: Lane) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from qo.core.lease import Answer, Done, Settled, Undone, Unit, Verdict
-from qo.core.message import Duplicate, Refused, Stored
+from qo.core.message import Duplicate, MessageId, Refused, Stored, id_text
 from qo.stores.sqlite.push import push
 from qo.stores.sqlite.settle import settle
 from qo.stores.sqlite.statements import statements
@@ -55,11 +55,11 @@ def _do(tx: Transaction, unit: Unit) -> Done:
         if isinstance(each, Refused):
             raise _InTheWay(str(each.error), number)
         if isinstance(each, Duplicate) and unit.refuse_duplicates:
-            raise _InTheWay(f"push is a duplicate of {each.id}", number)
+            raise _InTheWay(f"push is a duplicate of {id_text(each.id)}", number)
     if unit.nonce is not None:
         remembered = Remembered(
             [(each.answer, each.verdict, each.lease_ended) for each in settled],
-            [(each.id, isinstance(each, Duplicate)) for each in pushed if not isinstance(each, Refused)],
+            [(each.id.hex(), isinstance(each, Duplicate)) for each in pushed if not isinstance(each, Refused)],
         )
         tx.run(SQL.keep_nonce, unit.nonce, tx.now, msgspec.json.encode(remembered).decode())
     return Done(tuple(settled), tuple(pushed))
@@ -68,5 +68,5 @@ def _do(tx: Transaction, unit: Unit) -> Done:
 def _recalled(remembered: Remembered) -> Done:
     return Done(
         tuple(Settled(*each) for each in remembered.settled),
-        tuple(Duplicate(id) if duplicate else Stored(id) for id, duplicate in remembered.pushed),  # type: ignore[arg-type]
+        tuple((Duplicate if again else Stored)(MessageId(bytes.fromhex(id))) for id, again in remembered.pushed),
     )

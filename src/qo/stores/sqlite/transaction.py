@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -11,11 +11,23 @@ from typing import Any, NamedTuple
 import apsw
 
 from qo.core.errors import NotFound
+from qo.core.message import MessageId
 from qo.core.names import DEFAULT_GROUP
 from qo.core.queue import QueueSettings
 from qo.stores.sqlite.moments import moment
+from qo.stores.sqlite.statements import wide
 
 Row = tuple[Any, ...]
+
+
+WIDE_ROWS = 20
+
+Wide = Mapping[int, str]
+"""A statement for each number of rows from 1 to WIDE_ROWS."""
+
+
+def widened(sql: str, shared: int) -> Wide:
+    return {rows: wide(sql, shared, rows) for rows in range(1, WIDE_ROWS + 1)}
 
 
 class QueueRow(NamedTuple):
@@ -30,7 +42,7 @@ class Transaction:
     """One transaction. Reads and writes go through here; so do hints, sent only if it commits."""
 
     def __init__(
-        self, connection: apsw.Connection, now: int, draw: Callable[[], float], watched: set[bytes], careful: bool
+        self, connection: apsw.Connection, now: int, draw: Callable[[], float], watched: set[MessageId], careful: bool
     ) -> None:
         self.now = now
         self.draw = draw
@@ -38,7 +50,7 @@ class Transaction:
         self.watched = watched
         self.hints: set[str] = set()
         self.hint_everyone = False
-        self.finished: set[bytes] = set()
+        self.finished: set[MessageId] = set()
         self._connection = connection
         self._execute = connection.execute
         self._queues: dict[str, QueueRow] = {}
@@ -71,6 +83,21 @@ class Transaction:
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         self._connection.executemany(sql, rows)
+
+    def run_wide(
+        self, statement: Wide, shared: Sequence[Any], own: Sequence[Any], count: int, step: int | None
+    ) -> None:
+        """Insert `count` rows, many to a statement. `own` has each row's values one after another.
+
+        `step` names the shared value that counts up row by row, if one does.
+        """
+        per_row = len(own) // count
+        fixed = list(shared)
+        for start in range(0, count, WIDE_ROWS):
+            rows = min(WIDE_ROWS, count - start)
+            if step is not None:
+                fixed[step] = shared[step] + start
+            self._execute(statement[rows], (*fixed, *own[start * per_row : (start + rows) * per_row]))
 
     def hint(self, queue: str) -> None:
         self.hints.add(queue)

@@ -72,7 +72,14 @@ CREATE TABLE messages (
 ) STRICT;
 CREATE UNIQUE INDEX messages_in_lane ON messages (lane_id, offset);
 CREATE UNIQUE INDEX messages_by_id ON messages (id);
-CREATE INDEX messages_addressed ON messages (lane_id, offset) WHERE group_id IS NOT NULL;
+
+-- The few messages that are addressed to one group; a partial index would cost every push (decisions/0002).
+CREATE TABLE addressed (
+    lane_id INTEGER NOT NULL,
+    offset INTEGER NOT NULL,
+    group_id INTEGER NOT NULL,
+    PRIMARY KEY (lane_id, offset)
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE intake (
     id BLOB PRIMARY KEY,
@@ -258,7 +265,11 @@ WITH standing AS (
            (SELECT 1 FROM skips s WHERE s.cursor_id = c.id AND s.offset = m.offset) AS skipped,
            (SELECT max(finished_at) FROM outcomes o WHERE o.lane_id = m.lane_id AND o.offset = m.offset) AS finished_at,
            (SELECT token FROM leases e WHERE e.cursor_id = c.id AND e.ended_at IS NULL
-               AND (e.token = r.token OR (r.offset IS NULL AND m.offset >= e.from_offset AND m.offset < e.to_offset))) AS token
+               AND (e.token = r.token OR (r.offset IS NULL AND m.offset >= e.from_offset AND m.offset < e.to_offset
+                    -- and its bit in e.settled is not set: the right one of the two hex digits of its byte
+                    AND coalesce(NOT ((instr('0123456789ABCDEF',
+                        substr(hex(substr(e.settled, (m.offset - e.first) / 8 + 1, 1)), 2 - (m.offset - e.first) % 8 / 4, 1)) - 1)
+                        >> (m.offset - e.first) % 4 & 1), 1)))) AS token
     FROM messages m
     JOIN lanes l ON l.id = m.lane_id
     JOIN queues q ON q.id = l.queue_id
@@ -273,11 +284,10 @@ SELECT lower(substr(hex(s.id), 1, 8) || '-' || substr(hex(s.id), 9, 4) || '-' ||
        CASE
            WHEN s.skipped THEN 'canceled'
            WHEN s.retry IS NOT NULL AND s.retry_token IS NULL THEN 'queued'
-           WHEN s.retry IS NULL AND s.offset >= s.position THEN 'queued'
-           WHEN o.finished_at >= coalesce(e.claimed_at, 0) THEN o.state
-           WHEN e.token IS NULL THEN NULL
-           WHEN json_extract(e.started, '$."' || s.offset || '"') IS NOT NULL THEN 'running'
-           ELSE 'assigned'
+           WHEN e.token IS NOT NULL AND json_extract(e.started, '$."' || s.offset || '"') IS NOT NULL THEN 'running'
+           WHEN e.token IS NOT NULL THEN 'assigned'
+           WHEN s.offset >= s.position THEN 'queued'
+           ELSE o.state
        END AS state,
        coalesce(s.retry_attempts + (s.retry_token IS NOT NULL),
                 CASE WHEN s.offset >= s.position AND s.cursor_state = 'blocked' THEN s.head_attempts END,

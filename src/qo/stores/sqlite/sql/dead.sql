@@ -13,3 +13,6 @@ DELETE FROM dead_letters WHERE group_id = ? AND id = ?;
 -- name: drop_letters
 -- Primary key.
 DELETE FROM dead_letters WHERE group_id = ?;
+
+-- name: address
+INSERT INTO addressed (lane_id, offset, group_id) VALUES (?, ?, ?);

@@ -20,7 +20,7 @@ SELECT entered_at FROM messages WHERE lane_id = ? AND offset = ?;
 
 -- name: end_leases
 -- Index leases_live.
-UPDATE leases SET ended_at = ?2, fragile = NULL WHERE cursor_id = ?1 AND ended_at IS NULL;
+UPDATE leases SET ended_at = min(?2, expires_at), fragile = NULL WHERE cursor_id = ?1 AND ended_at IS NULL;
 
 -- name: drop_retries
 -- Primary key.

@@ -15,8 +15,8 @@ FROM groups g WHERE g.queue_id = ? ORDER BY g.name;
 -- Index cursors_busy: idle lanes cost nothing. Skips and messages addressed to others do not count.
 SELECT coalesce(sum(l.tail - c.position
            - (SELECT count(*) FROM skips s WHERE s.cursor_id = c.id AND s.offset >= c.position)
-           - (SELECT count(*) FROM messages m WHERE m.lane_id = l.id AND m.offset >= c.position
-                AND m.group_id IS NOT NULL AND m.group_id <> ?1)), 0),
+           - (SELECT count(*) FROM addressed a WHERE a.lane_id = l.id AND a.offset >= c.position
+                AND a.group_id <> ?1)), 0),
        min(c.head_entered_at)
 FROM cursors c JOIN lanes l ON l.id = c.lane_id WHERE c.group_id = ?1 AND c.state <> 'idle';
 

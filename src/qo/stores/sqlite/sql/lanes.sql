@@ -24,13 +24,17 @@ INSERT INTO lanes (queue_id, key, kind, priority, tidy_at) VALUES (?, ?, ?, ?, ?
 INSERT INTO cursors (lane_id, group_id, keyed, position) SELECT ?1, id, ?2, 0 FROM groups WHERE queue_id = ?3;
 
 -- name: append
-INSERT INTO messages (lane_id, offset, id, kind, priority, payload, headers, created_at, due_at, entered_at,
+INSERT INTO messages (lane_id, offset, entered_at, id, kind, priority, payload, headers, created_at, due_at,
                       expires_at, group_id, retry_of)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: append_plain
+-- Widened to many rows: lane, first offset and times are shared, id and payload each row's own.
+INSERT INTO messages (lane_id, offset, entered_at, created_at, id, payload) VALUES (?1, ?2 + 0, ?3, ?4, ?5, ?6);
+
 -- name: grow
 -- Primary key. A lane that has messages is looked at by housekeeping some day.
-UPDATE lanes SET tail = ?2, entered_at = ?3, tidy_at = coalesce(tidy_at, ?4) WHERE id = ?1;
+UPDATE lanes SET tail = ?2, entered_at = ?3, tidy_at = min(coalesce(tidy_at, ?4), ?4) WHERE id = ?1;
 
 -- name: wake_keyed
 -- Index cursors_in_lane: only idle cursors are written, and that wakes them.

@@ -1,6 +1,6 @@
 -- name: record
-INSERT OR REPLACE INTO outcomes (lane_id, offset, finished_at, state, reason, error, result, attempt, owner, started_at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- Widened to many rows.
+INSERT OR REPLACE INTO outcomes (lane_id, finished_at, offset, state, attempt, reason, error, result, owner, started_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
 
 -- name: ids
 -- Index messages_in_lane.

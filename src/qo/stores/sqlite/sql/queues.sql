@@ -14,7 +14,7 @@ SELECT (SELECT coalesce(sum(tail - first), 0) FROM lanes WHERE queue_id = ?1)
      + (SELECT count(*) FROM intake WHERE queue_id = ?1 AND canceled_at IS NULL);
 
 -- name: end_leases
-UPDATE leases SET ended_at = ?2, fragile = NULL
+UPDATE leases SET ended_at = min(?2, expires_at), fragile = NULL
 WHERE ended_at IS NULL AND lane_id IN (SELECT id FROM lanes WHERE queue_id = ?1);
 
 -- name: drop_events
@@ -26,6 +26,9 @@ DELETE FROM events WHERE message_id IN (SELECT id FROM intake WHERE queue_id = ?
 
 -- name: drop_messages
 DELETE FROM messages WHERE lane_id IN (SELECT id FROM lanes WHERE queue_id = ?1);
+
+-- name: drop_addressed
+DELETE FROM addressed WHERE lane_id IN (SELECT id FROM lanes WHERE queue_id = ?1);
 
 -- name: drop_outcomes
 DELETE FROM outcomes WHERE lane_id IN (SELECT id FROM lanes WHERE queue_id = ?1);

@@ -27,7 +27,7 @@ UPDATE cursors SET attempts = 0, losses = 0 WHERE id = ?;
 
 -- name: to_tidy
 -- Primary key. Once settled, messages may be removed some day.
-UPDATE lanes SET tidy_at = ?2 WHERE id = ?1 AND tidy_at IS NULL;
+UPDATE lanes SET tidy_at = ?2 WHERE id = ?1 AND coalesce(tidy_at > ?2, 1);
 
 -- name: leases_of_token
 -- Primary key.

@@ -48,6 +48,10 @@ SELECT id FROM messages WHERE lane_id = ?1 AND offset < ?2;
 -- Index messages_in_lane.
 DELETE FROM messages WHERE lane_id = ?1 AND offset < ?2;
 
+-- name: drop_addressed
+-- Primary key.
+DELETE FROM addressed WHERE lane_id = ?1 AND offset < ?2;
+
 -- name: drop_outcomes
 -- Primary key.
 DELETE FROM outcomes WHERE lane_id = ?1 AND offset < ?2;

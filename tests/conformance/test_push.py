@@ -1,0 +1,168 @@
+"""push: lanes, intake, dedupe, nonces."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from qo.core.errors import TooLarge
+from qo.core.message import Dedupe, DedupeScope, Duplicate, Refused, Stored
+from tests.conformance.saying import ORDERS, buried, claim, done, message, messages, nothing, payloads, settle
+
+WINDOW = timedelta(seconds=60)
+
+
+async def test_answers_stand_in_the_order_of_the_batch(store):
+    batch = [message(key=key) for key in "abcab"]
+    assert await store.push(batch) == [Stored(each.id) for each in batch]
+
+
+async def test_an_empty_batch_is_fine(store):
+    assert await store.push([]) == []
+
+
+async def test_a_refused_message_fails_alone(store):
+    await store.configure(ORDERS, {"max_payload": 10})
+    small, large, last = message(payload=b"1"), message(payload=b"x" * 11), message(payload=b"2")
+    first, refused, third = await store.push([small, large, last])
+    assert (first, third) == (Stored(small.id), Stored(last.id))
+    assert isinstance(refused, Refused)
+    assert isinstance(refused.error, TooLarge)
+    assert "11 bytes" in str(refused.error)
+    assert "max_payload" in str(refused.error)
+    assert payloads(await claim(store)) == [b"1", b"2"]
+
+
+async def test_the_default_limit_is_a_mebibyte(store):
+    fits, too_large = message(payload=b"x" * 1024 * 1024), message(payload=b"x" * (1024 * 1024 + 1))
+    stored, refused = await store.push([fits, too_large])
+    assert isinstance(stored, Stored)
+    assert isinstance(refused, Refused)
+
+
+async def test_a_message_pushed_twice_under_its_id_is_stored_once(store):
+    once = message()
+    await store.push([once])
+    assert await store.push([once]) == [Stored(once.id)]
+    assert len(await claim(store)) == 1
+
+
+async def test_a_batch_with_a_nonce_is_stored_once(store):
+    batch = [message(dedupe=Dedupe("k", WINDOW)), message(dedupe=Dedupe("k", WINDOW))]
+    first = await store.push(batch, nonce="n")
+    assert isinstance(first[1], Duplicate)
+    assert await store.push(batch, nonce="n") == first
+    assert len(await claim(store)) == 1
+
+
+async def test_a_delayed_message_enters_when_due_after_what_came_before(store, clock):
+    await store.push([message(payload=b"late", key="k", due_at=clock.now() + timedelta(seconds=10))])
+    await store.push([message(payload=b"now", key="k")])
+    assert (await store.depth(ORDERS, "default")).delayed == 1
+    clock.move(seconds=10)
+    assert payloads(await claim(store)) == [b"now", b"late"]
+
+
+async def test_a_push_to_a_keyed_lane_first_brings_in_what_is_due(store, clock):
+    await store.push([message(payload=b"due", key="k", due_at=clock.now() + timedelta(seconds=10))])
+    clock.move(seconds=11)
+    await store.push([message(payload=b"pushed later", key="k")])
+    assert payloads(await claim(store)) == [b"due", b"pushed later"]
+
+
+async def test_intake_enters_in_order_of_due_time_and_id(store, clock):
+    due = clock.now() + timedelta(seconds=10)
+    await store.push(
+        [
+            message(payload=b"3", due_at=due + timedelta(seconds=1)),
+            message(payload=b"1", due_at=due),
+            message(payload=b"2", due_at=due),
+        ]
+    )
+    clock.move(seconds=60)
+    assert payloads(await claim(store)) == [b"1", b"2", b"3"]
+
+
+async def test_a_due_time_in_the_past_is_now(store, clock):
+    await store.push([message(due_at=clock.now() - timedelta(days=1))])
+    assert len(await claim(store)) == 1
+
+
+@pytest.mark.parametrize("delay", [None, 5])
+async def test_a_unique_key_holds_until_the_first_is_finished(store, clock, delay):
+    due = None if delay is None else clock.now() + timedelta(seconds=delay)
+    first = message(dedupe=Dedupe("k"), due_at=due)
+    await store.push([first])
+    assert await store.push([message(dedupe=Dedupe("k"))]) == [Duplicate(first.id)]
+    clock.move(seconds=10)
+    [each] = await claim(store)
+    assert await store.push([message(dedupe=Dedupe("k"))]) == [Duplicate(first.id)]
+    await settle(store, done(each))
+    [answer] = await store.push([message(dedupe=Dedupe("k"))])
+    assert isinstance(answer, Stored)
+
+
+async def test_a_unique_key_is_free_after_death_cancel_and_removal(store):
+    for ending in ("bury", "cancel", "purge"):
+        first = message(dedupe=Dedupe("k"))
+        assert isinstance((await store.push([first]))[0], Stored), ending
+        if ending == "bury":
+            [each] = await claim(store)
+            await settle(store, buried(each))
+        elif ending == "cancel":
+            await store.cancel([first.id], "default")
+        else:
+            await store.purge(ORDERS)
+    assert isinstance((await store.push([message(dedupe=Dedupe("k"))]))[0], Stored)
+
+
+async def test_a_unique_key_is_held_while_the_first_waits_for_a_retry(store, clock):
+    first = message(dedupe=Dedupe("k"))
+    await store.push([first])
+    await claim(store)
+    clock.move(seconds=31)
+    assert await store.push([message(dedupe=Dedupe("k"))]) == [Duplicate(first.id)]
+
+
+async def test_a_window_holds_for_its_time_whatever_became_of_the_first(store, clock):
+    first = message(dedupe=Dedupe("k", WINDOW))
+    await store.push([first])
+    [each] = await claim(store)
+    await settle(store, done(each))
+    clock.move(seconds=59)
+    assert await store.push([message(dedupe=Dedupe("k", WINDOW))]) == [Duplicate(first.id)]
+    clock.move(seconds=1)
+    [answer] = await store.push([message(dedupe=Dedupe("k", WINDOW))])
+    assert isinstance(answer, Stored)
+
+
+async def test_a_key_holds_per_queue_or_per_lane(store):
+    lane = Dedupe("k", None, DedupeScope.LANE)
+    one, other, again = (message(key=key, dedupe=lane) for key in "aba")
+    assert await store.push([one, other, again]) == [Stored(one.id), Stored(other.id), Duplicate(one.id)]
+    whole = message(key="c", dedupe=Dedupe("k"))
+    assert await store.push([whole, message(key="d", dedupe=Dedupe("k"))]) == [Stored(whole.id), Duplicate(whole.id)]
+    assert isinstance((await store.push([message("elsewhere", dedupe=Dedupe("k"))]))[0], Stored)
+
+
+async def test_of_two_in_one_batch_exactly_one_is_stored(store):
+    one, two = message(dedupe=Dedupe("k")), message(dedupe=Dedupe("k"))
+    assert await store.push([one, two]) == [Stored(one.id), Duplicate(one.id)]
+
+
+async def test_housekeeping_forgets_keys_that_no_longer_hold(store, clock):
+    await store.push([message(dedupe=Dedupe("w", WINDOW)), message(dedupe=Dedupe("u"))])
+    await settle(store, *map(done, await claim(store)))
+    clock.move(hours=2)
+    await store.tidy()
+    again = [message(dedupe=Dedupe("w", WINDOW)), message(dedupe=Dedupe("u"))]
+    assert await store.push(again) == [Stored(each.id) for each in again]
+
+
+async def test_lanes_of_one_queue_share_nothing_with_another_s(store):
+    await store.push(messages(2, key="k"))
+    await store.push([message("other", b"x", key="k")])
+    assert payloads(await claim(store, "other")) == [b"x"]
+    assert payloads(await claim(store)) == [b"0", b"1"]
+    await nothing(store)

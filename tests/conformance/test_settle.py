@@ -1,0 +1,254 @@
+"""settle, extend and transact."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from qo.core.lease import Complete, Done, Extended, LeaseToken, Lost, Place, Settlement, Undone, Unit
+from qo.core.message import Dedupe, Stored
+from qo.core.retry import RetryPolicy
+from tests.conformance.saying import (
+    ORDERS,
+    answers,
+    buried,
+    claim,
+    done,
+    extension,
+    failed,
+    message,
+    messages,
+    nothing,
+    payloads,
+    released,
+    settle,
+    want,
+)
+
+
+async def test_the_design_s_example(store, clock):
+    """[0,5) claimed, 0 and 1 completed, 2 failed: position 2, attempt 1, no lease; settling 3 is lost."""
+    await store.push(messages(5, key="k"))
+    run = await claim(store)
+    assert await answers(store, done(run[1])) == ["settled"]
+    [answer] = await settle(store, failed(run[2], after=5))
+    assert (answer.answer, answer.verdict, answer.lease_ended) == ("settled", "retrying", True)
+    assert await answers(store, done(run[3])) == ["lost"]
+    await nothing(store)
+    clock.move(seconds=5)
+    again = await claim(store)
+    assert [(each.payload, each.attempt) for each in again] == [(b"2", 2), (b"3", 1), (b"4", 1)]
+
+
+async def test_completing_n_completes_what_is_before_it(store):
+    await store.push(messages(3, key="k"))
+    run = await claim(store)
+    [answer] = await settle(store, done(run[2]))
+    assert answer.lease_ended
+    assert await answers(store, done(run[0])) == ["repeated"]
+    assert (await store.depth(ORDERS, "default")).leased == 0
+
+
+async def test_items_of_one_call_on_a_run_are_judged_together(store):
+    await store.push(messages(5, key="k"))
+    run = await claim(store)
+    said = await settle(store, done(run[4]), failed(run[2], after=0), done(run[0]), done(run[3]))
+    assert [each.answer for each in said] == ["given_back", "settled", "settled", "given_back"]
+    assert payloads(await claim(store)) == [b"2", b"3", b"4"]
+
+
+async def test_release_cuts_a_run_and_completes_nothing(store):
+    await store.push(messages(5, key="k"))
+    run = await claim(store)
+    [answer] = await settle(store, released(run[2]))
+    assert (answer.answer, answer.lease_ended) == ("settled", False)
+    await nothing(store)  # 0 and 1 are still held
+    assert await answers(store, done(run[3])) == ["lost"]
+    [answer] = await settle(store, done(run[1]))
+    assert answer.lease_ended
+    again = await claim(store)
+    assert [(each.payload, each.attempt) for each in again] == [(b"2", 1), (b"3", 1), (b"4", 1)]
+
+
+async def test_bury_passes_the_message_and_the_lane_goes_on(store):
+    await store.push(messages(3, key="k"))
+    run = await claim(store)
+    await settle(store, buried(run[1], "bad"))
+    assert payloads(await claim(store)) == [b"2"]
+    [letter] = await store.dead(ORDERS, "default", None, 10)
+    assert (letter.payload, letter.reason, letter.error) == (b"1", "buried", "bad")
+
+
+async def test_open_lanes_settle_in_any_order(store):
+    await store.push(messages(4))
+    each = await claim(store)
+    said = await settle(store, done(each[3]), failed(each[1], after=0), done(each[0]))
+    assert [answer.lease_ended for answer in said] == [False, False, False]
+    [retry] = await claim(store)
+    assert (retry.payload, retry.attempt) == (b"1", 2)
+    [last] = await settle(store, done(each[2]))
+    assert last.lease_ended
+
+
+async def test_release_gives_back_with_no_attempt_used(store):
+    await store.push(messages(1) + messages(1, key="k"))
+    held = await claim(store)
+    await settle(store, *map(released, held))
+    assert sorted((each.key or "", each.attempt) for each in await claim(store)) == [("", 1), ("k", 1)]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_attempts_run_out_and_the_message_is_buried(store, clock, key):
+    await store.configure(ORDERS, {"retry": RetryPolicy(attempts=3, delay=timedelta(seconds=1), jitter=0.0)})
+    await store.push([message(key=key)])
+    rests = []
+    for attempt in (1, 2, 3):
+        [each] = await claim(store)
+        assert each.attempt == attempt
+        [answer] = await settle(store, failed(each, f"error {attempt}"))
+        again = (await nothing(store)).ask_again
+        if again is not None:
+            rests.append((again - clock.now()).total_seconds())
+            clock.move_to(again)
+    assert answer.verdict == "buried"
+    assert rests == [1.0, 2.0]
+    [letter] = await store.dead(ORDERS, "default", None, 10)
+    assert (letter.attempts, letter.reason, letter.error) == (3, "failed", "error 3")
+
+
+async def test_attempts_start_anew_when_the_head_is_passed(store):
+    await store.push(messages(2, key="k"))
+    [head] = await claim(store, messages=1)
+    await settle(store, failed(head, after=0))
+    [head] = await claim(store, messages=1)
+    await settle(store, done(head))
+    [following] = await claim(store, messages=1)
+    assert (following.payload, following.attempt) == (b"1", 1)
+
+
+async def test_one_message_said_twice_in_a_call_counts_once(store):
+    await store.push(messages(1))
+    [each] = await claim(store)
+    first, second = await settle(store, done(each), failed(each))
+    assert (first.answer, second.answer, second.verdict) == ("settled", "repeated", "completed")
+
+
+async def test_a_token_that_never_existed_is_unknown(store):
+    await store.push(messages(1))
+    [each] = await claim(store)
+    bogus = Settlement(token=LeaseToken("made up"), lane=each.lane, offset=each.offset, report=Complete())
+    outside = Settlement(token=each.token, lane=each.lane, offset=77, report=Complete())
+    assert await answers(store, bogus, outside) == ["unknown", "unknown"]
+    assert await answers(store, done(each)) == ["settled"]
+
+
+async def test_leases_end_lane_by_lane(store):
+    await store.push(messages(1) + messages(1, key="k"))
+    first, second = await claim(store)
+    [answer] = await settle(store, done(first))
+    assert answer.lease_ended
+    [answer] = await settle(store, done(second))
+    assert (answer.answer, answer.lease_ended) == ("settled", True)
+
+
+async def test_settle_and_claim_on_in_one_call(store):
+    await store.push(messages(3, key="k"))
+    [head] = await claim(store, messages=1)
+    settled, [claimed] = await store.settle([done(head)], [want(messages=1)])
+    assert settled[0].answer == "settled"
+    assert payloads(list(claimed.deliveries)) == [b"1"]
+
+
+async def test_extend_moves_everything_under_the_token(store, clock):
+    await store.push(messages(2) + messages(2, key="k"))
+    first = await claim(store)
+    await settle(store, failed(first[0], after=0))
+    held = await claim(store)  # a retry, under another token
+    clock.move(seconds=20)
+    answer, other = await store.extend([extension(first[1], 30), extension(held[0], 30)])
+    assert isinstance(answer, Extended)
+    assert isinstance(other, Extended)
+    assert (answer.expires_at, answer.lanes) == (clock.now() + timedelta(seconds=30), 2)
+    clock.move(seconds=29)
+    await nothing(store)
+    assert await answers(store, done(first[1]), done(first[3]), done(held[0])) == ["settled"] * 3
+
+
+async def test_extend_never_shortens(store, clock):
+    await store.push([message()])
+    [each] = await claim(store, lease=timedelta(seconds=100))
+    [answer] = await store.extend([extension(each, 1)])
+    assert answer.expires_at == each.expires_at
+
+
+async def test_extend_of_a_dead_lease_is_lost(store, clock):
+    await store.push([message()])
+    [each] = await claim(store)
+    clock.move(seconds=30)
+    assert await store.extend([extension(each)]) == [Lost()]
+
+
+async def test_extend_carries_what_has_started(store, clock):
+    await store.push([message()])
+    [each] = await claim(store, owner="w1")
+    [job] = await store.jobs([each.id])
+    assert (job.state, job.lease_owner) == ("assigned", "w1")
+    clock.move(seconds=1)
+    await store.extend([extension(each, started=True)])
+    [job] = await store.jobs([each.id])
+    assert (job.state, job.started_at, job.heartbeat_at) == ("running", clock.now(), clock.now())
+
+
+async def test_a_unit_is_done_as_a_whole(store):
+    await store.push([message()])
+    [each] = await claim(store)
+    follow_up = message("mail", b"follow up")
+    [answer] = await store.transact([Unit(settlements=(done(each),), pushes=(follow_up,))])
+    assert isinstance(answer, Done)
+    assert answer.pushed == (Stored(follow_up.id),)
+    assert payloads(await claim(store, "mail")) == [b"follow up"]
+
+
+async def test_a_unit_with_a_lost_lease_does_nothing(store, clock):
+    await store.push([message()])
+    [each] = await claim(store)
+    clock.move(seconds=31)
+    [answer] = await store.transact([Unit(settlements=(done(each),), pushes=(message("mail"),))])
+    assert isinstance(answer, Undone)
+    assert "lost" in answer.reason
+    await nothing(store, "mail")
+    assert len(await claim(store)) == 1
+
+
+async def test_a_unit_may_refuse_duplicates(store):
+    await store.push([message("mail", dedupe=Dedupe("k")), message()])
+    [each] = await claim(store)
+    unit = Unit(settlements=(done(each),), pushes=(message("new"), message("mail", dedupe=Dedupe("k"))))
+    strict = Unit(settlements=unit.settlements, pushes=unit.pushes, refuse_duplicates=True)
+    [answer] = await store.transact([strict])
+    assert isinstance(answer, Undone)
+    assert "duplicate" in answer.reason
+    await nothing(store, "new")
+    [answer] = await store.transact([unit])
+    assert isinstance(answer, Done)
+
+
+async def test_a_unit_that_is_rolled_back_leaves_the_others_of_its_batch_alone(store):
+    await store.push(messages(2))
+    one, two = await claim(store)
+    bad = Unit(settlements=(Settlement(token=LeaseToken("no"), lane=one.lane, offset=0, report=Complete()),))
+    first, second, third = await store.transact([Unit(settlements=(done(one),)), bad, Unit(settlements=(done(two),))])
+    assert isinstance(first, Done)
+    assert isinstance(second, Undone)
+    assert isinstance(third, Done)
+
+
+async def test_a_unit_with_a_nonce_may_be_repeated(store):
+    await store.push([message()])
+    [each] = await claim(store)
+    unit = Unit(settlements=(done(each),), pushes=(message("mail"),), nonce="n")
+    [first] = await store.transact([unit])
+    [second] = await store.transact([unit])
+    assert first == second
+    assert len(await claim(store, "mail")) == 1
