@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import itertools
 from collections.abc import Callable
@@ -23,6 +24,9 @@ class ManualClock:
 
     def call_at(self, when: datetime, callback: Callable[[], None]) -> ManualTimer:
         timer = ManualTimer(callback)
+        if when <= self._now:
+            asyncio.get_running_loop().call_soon(timer.fire)
+            return timer
         heapq.heappush(self._timers, (when, next(self._numbers), timer))
         return timer
 

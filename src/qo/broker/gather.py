@@ -35,48 +35,49 @@ class Gather(Generic[Q, A]):
         self._abandoned = abandoned
         self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
         self._pump: asyncio.Task[None] | None = None
-        self._busy = False
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._closed = False
 
     async def ask(self, call: Q) -> A:
         if self._closed:
             raise Closed("this client was closed")
-        if not self._busy and self._abandoned is None:
+        if self._idle.is_set() and self._abandoned is None:
             return await self._ask_directly(call)
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answer))
         self._start()
         return await answer
 
+    async def close(self) -> None:
+        """Refuse new calls and finish those that were made."""
+        self._closed = True
+        await self._idle.wait()
+        if self._pump is not None:
+            await self._pump
+
     async def _ask_directly(self, call: Q) -> A:
         """Nobody else is asking: spare the hops through the pump. What gathers meanwhile goes out afterwards."""
-        self._busy = True
+        self._idle.clear()
         try:
             [answer] = await self._send([call])
         finally:
-            self._busy = False
+            self._idle.set()
             if self._waiting:
                 self._start()
         return answer
 
     def _start(self) -> None:
-        if not self._busy:
-            self._busy = True
+        if self._idle.is_set():
+            self._idle.clear()
             self._pump = asyncio.create_task(self._run())
-
-    async def close(self) -> None:
-        """Refuse new calls and finish those that were made."""
-        self._closed = True
-        while self._pump is not None:
-            await self._pump
 
     async def _run(self) -> None:
         try:
             while batch := self._next_batch():
                 await self._send_batch(batch)
         finally:
-            self._pump = None
-            self._busy = False
+            self._idle.set()
 
     def _next_batch(self) -> list[tuple[Q, asyncio.Future[A]]]:
         batch: list[tuple[Q, asyncio.Future[A]]] = []

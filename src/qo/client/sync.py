@@ -236,6 +236,9 @@ class SyncQueue:
         )
         return [SyncDelivery(self._portal, delivery) for delivery in deliveries]
 
+    def complete_many(self, deliveries: Iterable[SyncDelivery]) -> list[Verdict | None]:
+        return self._portal.call(self._queue.complete_many([each.delivery for each in deliveries]))
+
     @overload
     def consume(
         self,

@@ -208,16 +208,23 @@ class SqliteEngine:
         """Open the file to write, make sure that it is ours, and bring its schema forward."""
         try:
             connection = apsw.Connection(self._path, statementcachesize=STATEMENT_CACHE)
-            connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-            if self._path != MEMORY and connection.readonly("main"):
-                raise Forbidden(f"{self._path} is read-only; qo must be able to write to it")
-            schema.bring_forward(connection, self._path, self._migrations)
-            connection.pragma("journal_mode", "wal")
-            connection.pragma("synchronous", self._synchronous)
-            connection.pragma("cache_size", -PAGE_CACHE_KIB)
         except apsw.Error as error:
             raise _about_file(error, self._path) from error
+        try:
+            self._set_up(connection)
+        except BaseException as error:
+            connection.close()
+            raise _about_file(error, self._path) from error
         return connection
+
+    def _set_up(self, connection: apsw.Connection) -> None:
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        if self._path != MEMORY and connection.readonly("main"):
+            raise Forbidden("the file is read-only; qo must be able to write to it and to its folder")
+        schema.bring_forward(connection, self._path, self._migrations)
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("synchronous", self._synchronous)
+        connection.pragma("cache_size", -PAGE_CACHE_KIB)
 
     def _connect_to_read(self) -> apsw.Connection:
         connection = apsw.Connection(self._path, statementcachesize=STATEMENT_CACHE)
@@ -241,9 +248,9 @@ def _new_ids(tx: Transaction, count: int) -> list[MessageId]:
     return message_ids(tx.now // 1000, secrets.randbits(80), count)
 
 
-def _about_file(error: apsw.Error, path: str) -> Exception:
+def _about_file(error: BaseException, path: str) -> BaseException:
     told = translated(error)
-    if isinstance(told, Incompatible | Forbidden | Unavailable):
+    if isinstance(told, Incompatible | Forbidden | Unavailable) and path not in str(told):
         return type(told)(f"{path}: {told}")
     return told
 

@@ -7,7 +7,7 @@ import apsw
 from qo.core.errors import Forbidden, Incompatible, StoreFull, Unavailable
 
 
-def translated(error: Exception) -> Exception:
+def translated(error: BaseException) -> BaseException:
     """The leaf of qo's error tree that says who must act. What is not SQLite's passes as it is."""
     match error:
         case apsw.FullError():

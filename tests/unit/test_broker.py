@@ -1,0 +1,421 @@
+"""The broker: group commit, waiters, timers, hints, lost callers, a graceful close."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from qo.broker.broker import Broker
+from qo.broker.gather import Gather
+from qo.core.errors import Closed, Invalid, StoreFull, TimedOut
+from qo.core.lane import Start, StartAt
+from qo.core.lease import Claimed, Nothing
+from qo.core.message import Refused
+from qo.core.polling import PollingStrategy
+from qo.stores.sqlite.engine import SqliteEngine
+from tests.clock import ManualClock
+from tests.conformance.saying import ORDERS, done, failed, message, messages, want
+
+
+class Counted(SqliteEngine):
+    """Counts the calls that reach the store, and can be made to wait."""
+
+    calls: dict[str, list[int]]
+    gate: asyncio.Event | None = None
+
+    async def _counted(self, name: str, size: int) -> None:
+        self.calls.setdefault(name, []).append(size)
+        if self.gate is not None:
+            await self.gate.wait()
+
+    async def push(self, messages, *, nonce=None):
+        await self._counted("push", len(messages))
+        return await super().push(messages, nonce=nonce)
+
+    async def claim(self, wants):
+        await self._counted("claim", len(wants))
+        return await super().claim(wants)
+
+    async def settle(self, settlements, then=()):
+        await self._counted("settle", len(settlements))
+        return await super().settle(settlements, then)
+
+    async def tidy(self):
+        await self._counted("tidy", 1)
+        return await super().tidy()
+
+    async def changed(self):
+        await self._counted("changed", 1)
+        return await super().changed()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+async def store(clock) -> Counted:
+    engine = await Counted.open(":memory:", clock=clock.now, draw=lambda: 0.5)
+    engine.calls = {}
+    return engine
+
+
+@pytest.fixture
+async def broker(store, clock) -> AsyncIterator[Broker]:
+    broker = Broker(store, clock=clock)
+    yield broker
+    await broker.close()
+
+
+async def settled() -> None:
+    """Let everything that can happen now happen; what happens in threads is waited for."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.02)
+
+
+async def parked(broker: Broker, count: int) -> None:
+    while broker.waiting < count:
+        await asyncio.sleep(0.001)
+
+
+def delivered(answer) -> list[bytes]:
+    assert isinstance(answer, Claimed), answer
+    return [each.payload for each in answer.deliveries]
+
+
+async def test_calls_gather_while_a_commit_is_under_way(broker, store):
+    store.gate = asyncio.Event()
+    first = asyncio.create_task(broker.push([message()]))
+    await settled()
+    others = [asyncio.create_task(broker.push(messages(2))) for _ in range(50)]
+    await settled()
+    store.gate.set()
+    await asyncio.gather(first, *others)
+    assert store.calls["push"] == [1, 100]
+
+
+async def test_each_caller_gets_its_own_answers(broker, store):
+    store.gate = asyncio.Event()
+    batches = [messages(3) for _ in range(10)]
+    pushes = [asyncio.create_task(broker.push(batch)) for batch in batches]
+    await settled()
+    store.gate.set()
+    for push, batch in zip(pushes, batches, strict=True):
+        assert [answer.id for answer in await push] == [each.id for each in batch]
+
+
+async def test_a_call_cancelled_before_it_is_sent_is_dropped(broker, store):
+    store.gate = asyncio.Event()
+    first = asyncio.create_task(broker.push([message()]))
+    await settled()
+    dropped = asyncio.create_task(broker.push([message()]))
+    await settled()
+    dropped.cancel()
+    await settled()
+    store.gate.set()
+    await first
+    await settled()
+    assert store.calls["push"] == [1]
+
+
+async def test_a_bad_call_fails_alone(broker, store, clock):
+    store.gate = asyncio.Event()
+    ahead = Start(StartAt.TIME, clock.now() + timedelta(days=1))
+    first = asyncio.create_task(broker.claim(want()))
+    await settled()
+    bad = asyncio.create_task(broker.claim(want(group="g", start=ahead)))
+    good = asyncio.create_task(broker.claim(want()))
+    await settled()
+    store.gate.set()
+    await first
+    with pytest.raises(Invalid, match="future"):
+        await bad
+    assert isinstance(await good, Nothing)
+
+
+async def test_a_store_that_is_full_fails_all_of_the_batch_once():
+    sent = []
+
+    async def send(calls):
+        sent.append(len(calls))
+        await asyncio.sleep(0)
+        raise StoreFull("full")
+
+    gather = Gather[int, int](send, weigh=lambda _: 1, limit=10)
+    answers = await asyncio.gather(*(gather.ask(n) for n in range(3)), return_exceptions=True)
+    assert [type(answer) for answer in answers] == [StoreFull] * 3
+    assert sent == [1, 2]
+
+
+async def test_batches_have_a_limit_but_a_large_call_passes():
+    sent = []
+
+    async def send(calls):
+        sent.append(calls)
+        await asyncio.sleep(0)
+        return calls
+
+    gather = Gather[int, int](send, weigh=lambda call: call, limit=10)
+    await asyncio.gather(*(gather.ask(size) for size in (1, 6, 3, 4, 50, 5, 5)))
+    assert sent == [[1], [6, 3], [4], [50], [5, 5]]
+
+
+async def test_a_waiter_is_woken_by_a_push(broker, clock):
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 1)
+    await broker.push([message(payload=b"hello")])
+    assert delivered(await waiting) == [b"hello"]
+
+
+async def test_a_waiter_s_time_runs_out(broker, clock):
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), clock.now() + timedelta(seconds=5)))
+    await parked(broker, 1)
+    clock.move(seconds=4.9)
+    await settled()
+    assert not waiting.done()
+    clock.move(seconds=0.1)
+    assert isinstance(await waiting, Nothing)
+    assert broker.waiting == 0
+
+
+async def test_one_push_into_many_waiters_wakes_one_and_costs_two_calls(broker, store):
+    waiting = [asyncio.create_task(broker.claim_or_wait(want(), None)) for _ in range(500)]
+    await parked(broker, 500)
+    store.calls.clear()
+    await broker.push([message()])
+    await settled()
+    finished = [task for task in waiting if task.done()]
+    assert finished == [waiting[0]]
+    assert store.calls["claim"] in ([1, 2], [1, 2, 1], [1, 1, 2])
+    await broker.close()
+
+
+async def test_many_waiters_are_served_together_longest_waiting_first(broker, store):
+    waiting = [asyncio.create_task(broker.claim_or_wait(want(), None)) for _ in range(100)]
+    await parked(broker, 100)
+    store.calls.clear()
+    await broker.push(messages(60))
+    while broker.waiting > 40:
+        await asyncio.sleep(0.001)
+    await settled()
+    assert all(task.done() for task in waiting[:60])
+    assert not any(task.done() for task in waiting[60:])
+    assert len(store.calls["claim"]) <= 10
+    tokens = {each.token for task in waiting[:60] for each in task.result().deliveries}
+    assert len(tokens) == 60
+    await broker.close()
+
+
+async def test_waiting_costs_the_store_nothing(broker, store, clock):
+    waiting = [asyncio.create_task(broker.claim_or_wait(want(), None)) for _ in range(1000)]
+    await parked(broker, 1000)
+    await settled()
+    store.calls.clear()
+    clock.move(days=30)
+    await settled()
+    assert store.calls == {}
+    await broker.close()
+    assert all(isinstance(task.result(), Nothing) for task in waiting)
+
+
+async def test_a_retry_wakes_exactly_when_it_is_due(broker, store, clock):
+    await broker.push([message()])
+    claimed = await broker.claim(want())
+    await broker.settle([failed(claimed.deliveries[0], after=20)])
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 1)
+    store.calls.clear()
+    clock.move(seconds=19.999)
+    await settled()
+    assert "claim" not in store.calls
+    clock.move(seconds=0.001)
+    assert (await waiting).deliveries[0].attempt == 2
+
+
+async def test_a_dead_consumer_s_lease_wakes_a_waiter(broker, clock):
+    await broker.push([message()])
+    await broker.claim(want())
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 1)
+    clock.move(seconds=30)
+    assert delivered(await waiting) == [b"1"]
+
+
+async def test_a_waiter_of_another_kind_stays_asleep(broker, store):
+    mine = asyncio.create_task(broker.claim_or_wait(want(kinds=frozenset(["a"])), None))
+    other = asyncio.create_task(broker.claim_or_wait(want("elsewhere"), None))
+    await parked(broker, 2)
+    await broker.push([message(kind="b")])
+    await settled()
+    assert not mine.done()
+    assert not other.done()
+    await broker.push([message(kind="a")])
+    await mine
+    assert not other.done()
+    await broker.close()
+
+
+async def test_a_hint_during_an_empty_claim_is_not_lost(broker, store):
+    """The store said nothing, but a push came in between: ask again instead of waiting."""
+    store.gate = asyncio.Event()
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await settled()
+    real_claim, answered = SqliteEngine.claim, []
+
+    async def claim_then_push(self, wants):
+        answer = await real_claim(self, wants)
+        if not answered:
+            answered.append(answer)
+            await SqliteEngine.push(store, [message()])
+            await settled()
+        return answer
+
+    store.claim = claim_then_push.__get__(store)
+    broker._claims._gather._send = store.claim
+    store.gate.set()
+    waiting.cancel()
+    again = asyncio.create_task(broker.claim_or_wait(want(), None))
+    assert isinstance(await asyncio.wait_for(again, 5), Claimed)
+
+
+async def test_a_claim_for_a_caller_who_has_gone_goes_to_the_next_in_line(broker, store):
+    first = asyncio.create_task(broker.claim_or_wait(want(), None))
+    second = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 2)
+    store.gate = asyncio.Event()
+    push = asyncio.create_task(SqliteEngine.push(store, [message()]))
+    await settled()
+    first.cancel()
+    await settled()
+    store.gate.set()
+    await push
+    assert delivered(await asyncio.wait_for(second, 5)) == [b"1"]
+
+
+async def test_a_claim_for_nobody_is_released_at_once(broker, store):
+    await broker.push([message()])
+    store.gate = asyncio.Event()
+    gone = asyncio.create_task(broker.claim(want()))
+    await settled()
+    gone.cancel()
+    await settled()
+    store.gate.set()
+    while "settle" not in store.calls:
+        await asyncio.sleep(0.001)
+    await settled()
+    [delivery] = (await broker.claim(want())).deliveries
+    assert delivery.attempt == 1
+
+
+async def test_what_was_settled_at_delivery_and_not_delivered_is_counted(broker, store):
+    await broker.push([message()])
+    store.gate = asyncio.Event()
+    gone = asyncio.create_task(broker.claim(want(auto_settle=True)))
+    await settled()
+    gone.cancel()
+    await settled()
+    store.gate.set()
+    while not broker._claims.undelivered:
+        await asyncio.sleep(0.001)
+
+
+async def test_results_are_awaited_without_polling(broker, store, clock):
+    [stored] = await broker.push([message()])
+    result = asyncio.create_task(broker.finished(stored.id, None))
+    claimed = await broker.claim(want())
+    await settled()
+    assert not result.done()
+    await broker.settle([done(claimed.deliveries[0], b"42")])
+    job = await result
+    assert (job.state, job.result) == ("succeeded", b"42")
+
+
+async def test_waiting_for_a_result_ends_in_time(broker, clock):
+    [stored] = await broker.push([message()])
+    result = asyncio.create_task(broker.finished(stored.id, clock.now() + timedelta(seconds=3)))
+    await settled()
+    clock.move(seconds=3)
+    with pytest.raises(TimedOut, match="queued"):
+        await result
+
+
+async def test_housekeeping_runs_after_traffic_and_at_its_own_time_only(broker, store, clock):
+    await settled()
+    assert store.calls.pop("tidy") == [1]  # one look at the start
+    clock.move(days=1)
+    await settled()
+    assert "tidy" not in store.calls
+    await broker.push([message()])
+    claimed = await broker.claim(want())
+    await broker.settle([done(claimed.deliveries[0])])
+    for _ in range(40):
+        again = clock.next_timer
+        if again is None:
+            break
+        clock.move_to(again)
+        await settled()
+    assert clock.next_timer is None
+    assert 3 <= len(store.calls["tidy"]) <= 20
+
+
+async def test_closing_answers_waiters_and_finishes_what_is_under_way(broker, store):
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 1)
+    store.gate = asyncio.Event()
+    push = asyncio.create_task(broker.push([message(key="k")]))
+    await settled()
+    closing = asyncio.create_task(broker.close())
+    await settled()
+    store.gate.set()
+    await closing
+    assert isinstance(await waiting, Nothing)
+    assert not isinstance((await push)[0], Refused)
+    for call in (broker.push([message()]), broker.claim(want()), broker.claim_or_wait(want(), None)):
+        with pytest.raises(Closed):
+            await call
+
+
+async def test_another_process_is_noticed_by_polling_while_someone_waits(tmp_path, clock):
+    path = str(tmp_path / "qo.db")
+    store = await Counted.open(path, clock=clock.now)
+    store.calls = {}
+    broker = Broker(store, clock=clock, polling=PollingStrategy.adaptive())
+    other = await SqliteEngine.open(path, clock=clock.now)
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 1)
+    for _ in range(3):
+        clock.move(seconds=6)
+        await settled()
+    assert not waiting.done()
+    await other.push([message(payload=b"from afar")])
+    clock.move(seconds=6)
+    assert delivered(await asyncio.wait_for(waiting, 5)) == [b"from afar"]
+    clock.move(seconds=6)
+    await settled()
+    polls = len(store.calls["changed"])
+    clock.move(hours=1)
+    await settled()
+    assert len(store.calls["changed"]) == polls  # nobody waits any more
+    await other.close()
+    await broker.close()
+
+
+async def test_a_message_of_a_queue_that_does_not_exist_yet_wakes_a_waiter(broker):
+    waiting = asyncio.create_task(broker.claim_or_wait(want("not yet"), None))
+    await parked(broker, 1)
+    await broker.push([message("not yet", b"first")])
+    assert delivered(await waiting) == [b"first"]
+
+
+async def test_resuming_a_queue_wakes_its_waiters(broker):
+    await broker.push([message()])
+    await broker.admin.pause(ORDERS, True)
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 1)
+    await broker.admin.pause(ORDERS, False)
+    assert delivered(await waiting) == [b"1"]
