@@ -208,7 +208,8 @@ async def main() -> None:
         report(await rounds(sizes, folder), sizes)
         times = sorted(await pickup(folder, sizes.pickups))
         print(
-            f"pickup, push to waiting claim: p50 {times[len(times) // 2]:.2f} ms, p99 {times[int(len(times) * 0.99)]:.2f} ms"
+            "pickup, push to waiting claim: "
+            f"p50 {times[len(times) // 2]:.2f} ms, p99 {times[int(len(times) * 0.99)]:.2f} ms"
         )
         few, many = await backlog_cost(folder, sizes)
         print(f"a claim of 10 with {sizes.small_backlog:,} waiting: {few:.3f} ms")

@@ -162,3 +162,21 @@ async def test_dead_letters_are_listed_purged_and_retried_by_id(store):
     assert len(await store.retry_dead(ORDERS, "default", [held[1].id, held[0].id])) == 1
     assert await store.purge_dead(ORDERS, "default", None) == 2
     assert payloads(await claim(store)) == [b"1"]
+
+
+async def test_in_a_run_what_is_addressed_to_another_group_counts_as_skipped(store, clock):
+    await store.create_group([ORDERS], "audit", ALL)
+    await store.push([message(payload=b"0", key="k")])
+    [dead] = await claim(store, group="audit")
+    await settle(store, buried(dead))
+    await store.retry_dead(ORDERS, "audit", None)
+    await store.push([message(payload=b"2", key="k")])
+    run = await claim(store)
+    assert payloads(run) == [b"0", b"2"]
+    assert (await store.depth(ORDERS, "default")).leased == 2
+    await settle(store, done(run[0]))
+    clock.move(seconds=31)
+    [alone] = await claim(store)  # a loss is counted for the message that was held, not for the one passed
+    clock.move(seconds=30)
+    assert alone.payload == b"2"
+    assert (await nothing(store)).ask_again > clock.now()

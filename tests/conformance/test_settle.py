@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from qo.core.lease import Complete, Done, Extended, LeaseToken, Lost, Place, Settlement, Undone, Unit
+from qo.core.lease import Complete, Done, Extended, LeaseToken, Lost, Settlement, Undone, Unit
 from qo.core.message import Dedupe, Stored
 from qo.core.retry import RetryPolicy
 from tests.conformance.saying import (

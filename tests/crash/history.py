@@ -157,7 +157,7 @@ def _of_a_key(key: str, line: list[tuple[int, str, Life]]) -> list[str]:
     offsets = [offset for offset, _, _ in line]
     if len(offsets) != len(set(offsets)):
         found.append(f"{key}: an offset was given out twice")
-    for (_, ahead_id, ahead), (_, id, life) in zip(line, line[1:], strict=False):
+    for (_, ahead_id, ahead), (_, id, life) in itertools.pairwise(line):
         first = min((each.got_at for each in life.deliveries.values()), default=None)
         over = ahead.may_have_ended_at
         together = set(ahead.deliveries) & set(life.deliveries)

@@ -55,6 +55,8 @@ class Receipt(NamedTuple):
     lane: LaneId
     offset: int
     keyed: bool
+    id: MessageId
+    group: str
 
 
 messages = st.lists(
@@ -211,14 +213,14 @@ class EngineAgainstModel(RuleBasedStateMachine):
             auto_settle=data.draw(st.sampled_from([False] * 9 + [True])),
         )
 
-    @rule(data=st.data(), group=st.sampled_from(GROUPS + ("default",)))
+    @rule(data=st.data(), group=st.sampled_from((*GROUPS, "default")))
     def claim(self, data, group) -> None:
         self.tick("claim")
         want = self.want(data, group)
         [answer] = self.do(self.engine.claim([want]))
         self.compare_claim(want, answer)
 
-    @rule(data=st.data(), group=st.sampled_from(GROUPS + ("default",)))
+    @rule(data=st.data(), group=st.sampled_from((*GROUPS, "default")))
     def claim_and_settle(self, data, group) -> None:
         """What most consumers do: take what there is, and say what became of it."""
         self.tick("claim and settle")
@@ -254,7 +256,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
             seen[f"claim {'settled at delivery' if want.auto_settle else 'leased'} {_kind_of_lane(keyed)}"] += 1
             seen[f"claim {'again' if each.attempt > 1 else 'first'} {_kind_of_lane(keyed)}"] += 1
             if not want.auto_settle:
-                self.receipts.append(Receipt(each.token, each.lane, each.offset, keyed))
+                self.receipts.append(Receipt(each.token, each.lane, each.offset, keyed, each.id, want.group))
 
     def number_of(self, delivered: Delivered, expected: list[tuple[bytes, int, int, int]]) -> int:
         """The model's number of a store's lane; once they met they stay together."""
@@ -262,7 +264,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
         return self.lane_numbers.setdefault(delivered.lane, number)
 
     def compare_ask_again(self, want: Want, answer: Nothing) -> None:
-        """May be early, because it does not look at kinds; must not be late, nor never when there is something to come."""
+        """May be early, because it does not look at kinds; must not be late, nor never if something is to come."""
         seen["claim nothing never" if answer.ask_again is None else "claim nothing until"] += 1
         exact = self.model.next_change(want)
         if exact is not None:
@@ -277,10 +279,17 @@ class EngineAgainstModel(RuleBasedStateMachine):
         token = data.draw(st.sampled_from(recent)).token
         same = [each for each in recent if each.token == token]
         chosen = data.draw(st.lists(st.sampled_from(same + same + recent), min_size=1, max_size=most))
+        return self.reported(data, chosen)
+
+    def reported(self, data, chosen: list[Receipt]) -> tuple[Settlement, ...]:
         return tuple(
             Settlement(token=each.token, lane=each.lane, offset=each.offset, report=data.draw(reports))
             for each in chosen
         )
+
+    def settle_items(self, items: tuple[Settlement, ...]) -> None:
+        answers, _ = self.do(self.engine.settle(items))
+        self.compare_settled(items, answers)
 
     def compare_settled(self, items: tuple[Settlement, ...], answers) -> None:
         expected = self.model.settle(items, self.lane_numbers)
@@ -306,9 +315,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
     @rule(data=st.data())
     def settle(self, data) -> None:
         self.tick("settle")
-        items = self.draw_settlements(data)
-        answers, _ = self.do(self.engine.settle(items))
-        self.compare_settled(items, answers)
+        self.settle_items(self.draw_settlements(data))
 
     @precondition(lambda self: self.receipts)
     @rule(data=st.data())
@@ -336,7 +343,9 @@ class EngineAgainstModel(RuleBasedStateMachine):
     @rule(data=st.data(), seconds=st.sampled_from([3, 20, 100]))
     def extend(self, data, seconds) -> None:
         self.tick("extend")
-        token = data.draw(st.sampled_from(self.receipts[-12:])).token
+        self.extend_token(data.draw(st.sampled_from(self.receipts[-12:])).token, seconds)
+
+    def extend_token(self, token: LeaseToken, seconds: int) -> None:
         [answer] = self.do(self.engine.extend([Extension(token=token, lease=timedelta(seconds=seconds))]))
         expected = self.model.extend(token, timedelta(seconds=seconds))
         if isinstance(answer, Extended):
@@ -358,6 +367,34 @@ class EngineAgainstModel(RuleBasedStateMachine):
         done = self.model.transact(unit, self.lane_numbers, copy.deepcopy(self.model))
         assert isinstance(answer, Done) == done
         seen["transact done" if done else "transact rolled back"] += 1
+
+    @precondition(lambda self: self.receipts)
+    @rule(data=st.data())
+    def cancel_what_is_held(self, data) -> None:
+        """Its holder is told by the next extend; then anything but completion ends it."""
+        self.tick("cancel what is held")
+        held = data.draw(st.sampled_from(self.receipts[-6:]))
+        [answer] = self.do(self.engine.cancel([held.id], held.group))
+        assert answer == self.model.cancel(held.id, held.group)
+        seen[f"cancel {answer}"] += 1
+        self.extend_token(held.token, 20)
+        self.settle_items(self.reported(data, [held]))
+
+    @rule(data=st.data(), queue=st.sampled_from(QUEUES), group=st.sampled_from(GROUPS))
+    def bury_and_retry(self, data, queue, group) -> None:
+        self.tick("bury and retry")
+        self.tokens += 1
+        want = Want(token=LeaseToken(f"token-{self.tokens}"), queues=(queue,), group=group, messages=3)
+        [answer] = self.do(self.engine.claim([want]))
+        self.compare_claim(want, answer)
+        if isinstance(answer, Claimed):
+            mine = [each for each in self.receipts if each.token == want.token]
+            self.settle_items(
+                tuple(
+                    Settlement(token=each.token, lane=each.lane, offset=each.offset, report=Bury("x")) for each in mine
+                )
+            )
+            self.retry_dead(queue, group)
 
     @precondition(lambda self: self.ids)
     @rule(data=st.data(), group=st.sampled_from(GROUPS + ("default",) * 3))
@@ -388,9 +425,11 @@ class EngineAgainstModel(RuleBasedStateMachine):
 
     def settle_what_never_was(self, data) -> None:
         offset, lane = data.draw(st.sampled_from([0, 9999])), data.draw(st.sampled_from([1, 2, 777]))
-        item = Settlement(token=LeaseToken("nobody's"), lane=LaneId(lane), offset=offset, report=Complete())
-        answers, _ = self.do(self.engine.settle([item]))
-        self.compare_settled((item,), answers)
+        bogus = [Settlement(token=LeaseToken("nobody's"), lane=LaneId(lane), offset=offset, report=Complete())]
+        bogus += [
+            Settlement(token=each.token, lane=each.lane, offset=9999, report=Complete()) for each in self.receipts[-4:]
+        ]
+        self.settle_items(tuple(bogus))
 
     def pause_and_resume(self, data, queue, group) -> None:
         self.do(self.engine.pause(queue, True))

@@ -348,15 +348,15 @@ class Model:
             return None
         retries = self._due_retries(lane, want.group, fragile_allowed)
         fresh = [message for message in pending if self._record(message, want.group).state == "fresh"]
-        return (retries or fresh or [None])[0]
+        return next(iter(retries or fresh), None)
 
     def _due_retries(self, lane: Lane, group: str, fragile_allowed: bool) -> list[Stored]:
         found = []
         for message in self._pending(lane, group):
             record = self._record(message, group)
-            if record.state == "waiting" and record.due is not None and record.due <= self.now:
-                if record.losses < 2 or fragile_allowed:
-                    found.append((record.due, message.offset, message))
+            due = record.state == "waiting" and record.due is not None and record.due <= self.now
+            if due and (record.losses < 2 or fragile_allowed):
+                found.append((record.due, message.offset, message))
         return [message for _, _, message in sorted(found, key=lambda each: each[:2])]
 
     def _take_run(self, lane: Lane, want: Want, room: int) -> list[Stored]:
@@ -419,9 +419,8 @@ class Model:
         """The earliest time at which time alone may give this want something."""
         times = []
         for queue in self._fronts(want):
-            for waiting in self.intake:
-                if waiting.message.queue == queue and _accepts(want, waiting.message.kind):
-                    times.append(waiting.due)
+            here = [each for each in self.intake if each.message.queue == queue]
+            times += [each.due for each in here if _accepts(want, each.message.kind)]
             for lane in self._lanes_of(queue):
                 if lane.key is None and not _accepts(want, lane.kind or ""):
                     continue

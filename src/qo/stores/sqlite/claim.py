@@ -215,16 +215,21 @@ def _skips_among(tx: Transaction, cursor: Cursor, messages: list[Row]) -> set[in
 
 
 def _is_passed(tx: Transaction, front: Front, cursor: Cursor, message: Row, skips: set[int]) -> bool:
-    """Whether a claim goes past this message: skipped, addressed to another group, or out of its time to live."""
+    """Whether a claim goes past this message: skipped, addressed to another group, or out of its time to live.
+
+    What is passed inside a keyed run becomes a skip, so that settling and losing
+    the run need not know why it was not delivered.
+    """
     offset, expires_at, group_id = message[0], message[9], message[10]
-    if group_id not in (None, cursor.group_id) or offset in skips:
+    if offset in skips:
         return True
-    if expires_at is None or expires_at > tx.now:
+    addressed_elsewhere = group_id not in (None, cursor.group_id)
+    if not addressed_elsewhere and (expires_at is None or expires_at > tx.now):
         return False
     if cursor.lane.keyed:
         tx.run(TIME.skip, cursor.id, offset)
-    attempts = cursor.attempts if cursor.lane.keyed and offset == cursor.position else 0
-    _expire(tx, front, cursor, offset, attempts)
+    if not addressed_elsewhere:
+        _expire(tx, front, cursor, offset, cursor.attempts if cursor.lane.keyed and offset == cursor.position else 0)
     return True
 
 

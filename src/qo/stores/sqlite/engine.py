@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import apsw
 
@@ -85,7 +85,7 @@ class SqliteEngine:
         )
 
     @classmethod
-    async def open(cls, path: str, **options: Any) -> SqliteEngine:
+    async def open(cls, path: str, **options: Any) -> Self:
         engine = cls(path, **options)
         await engine._writer.open()
         if engine._reader is not engine._writer:

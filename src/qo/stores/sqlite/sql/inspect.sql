@@ -16,7 +16,8 @@ FROM groups g WHERE g.queue_id = ? ORDER BY g.name;
 SELECT coalesce(sum(l.tail - c.position
            - (SELECT count(*) FROM skips s WHERE s.cursor_id = c.id AND s.offset >= c.position)
            - (SELECT count(*) FROM addressed a WHERE a.lane_id = l.id AND a.offset >= c.position
-                AND a.group_id <> ?1)), 0),
+                AND a.group_id <> ?1
+                AND NOT EXISTS (SELECT 1 FROM skips s WHERE s.cursor_id = c.id AND s.offset = a.offset))), 0),
        min(c.head_entered_at)
 FROM cursors c JOIN lanes l ON l.id = c.lane_id WHERE c.group_id = ?1 AND c.state <> 'idle';
 

@@ -1,0 +1,107 @@
+"""Every snippet in the documents runs, and prints what the document says; every reference is complete."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qo
+from qo.cli.main import parser
+from qo.core import errors
+
+REPOSITORY = Path(__file__).parents[2]
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
+SNIPPET = re.compile(r"^```python\n(.*?)^```$(?:\s*^```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+
+
+def snippets() -> list:
+    found = []
+    for path in DOCUMENTS:
+        for number, (code, output) in enumerate(SNIPPET.findall(path.read_text()), 1):
+            found.append(pytest.param(code, output, id=f"{path.relative_to(REPOSITORY)}-{number}"))
+    return found
+
+
+@pytest.mark.parametrize(("code", "output"), snippets())
+def test_a_snippet_runs_and_prints_what_it_says(code, output, tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == output
+
+
+@pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_an_example_runs_and_prints_what_it_says(example, tmp_path):
+    """The expected output stands at the end of the file's docstring, after `Prints:`."""
+    expected = re.search(r"Prints:\n\n(.*?)\"\"\"", example.read_text(), re.DOTALL)
+    assert expected is not None
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(example)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.split() == expected[1].split()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_links_lead_somewhere(path):
+    assert [link for link in LINK.findall(path.read_text()) if not (path.parent / link).exists()] == []
+
+
+def test_the_reference_has_every_setting_with_its_default():
+    text = (REPOSITORY / "docs/reference/settings.md").read_text()
+    settings = [field.name for field in dataclasses.fields(qo.QueueSettings)]
+    policy = [field.name for field in dataclasses.fields(qo.RetryPolicy)]
+    assert [name for name in settings + policy if f"| `{name}` |" not in text] == []
+    assert f"| `max_payload` | {qo.QueueSettings().max_payload} |" in text
+    assert f"| `max_lost` | {qo.QueueSettings().max_lost} |" in text
+    assert f"| `attempts` | {qo.RetryPolicy().attempts} |" in text
+
+
+def test_the_reference_has_every_error():
+    text = (REPOSITORY / "docs/reference/errors.md").read_text()
+    names = [
+        name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, errors.QoError)
+    ]
+    assert [name for name in names if name not in text] == []
+    assert [name for name in names if name not in qo.__all__] == []
+    drawn = errors.__doc__ or ""
+    assert [name for name in names if name not in drawn] == []
+
+
+def test_the_reference_has_every_command():
+    text = (REPOSITORY / "docs/reference/commands.md").read_text()
+    [commands] = [action.choices for action in parser()._actions if isinstance(action.choices, dict)]
+    assert [name for name in commands if f"`qo {name}" not in text] == []
+
+
+def test_the_reference_has_every_method_of_a_queue():
+    text = (REPOSITORY / "docs/reference/client.md").read_text()
+    public = [name for name in vars(qo.Queue) if not name.startswith("_") and callable(getattr(qo.Queue, name))]
+    inside = {"want"}
+    assert [name for name in public if f"{name}(" not in text and name not in inside] == []
+
+
+@pytest.mark.parametrize(("sync", "asynchronous"), [(qo.SyncClient, qo.Client)])
+def test_the_sync_client_has_every_method_of_the_async_one(sync, asynchronous):
+    from qo.client import sync as shell
+    from qo.client.dead import DeadLetters
+
+    pairs = [(sync, asynchronous), (shell.SyncQueue, qo.Queue), (shell.SyncDelivery, qo.Delivery),
+             (shell.SyncJobHandle, qo.JobHandle), (shell.SyncDeadLetters, DeadLetters)]  # fmt: skip
+    for ours, theirs in pairs:
+        names = {name for name, value in vars(theirs).items() if not name.startswith("_") and inspect.isfunction(value)}
+        missing = {name for name in names if not hasattr(ours, name)} - {"want", "settle", "note_settled"}
+        assert missing == set(), ours
+
+
+def test_every_public_thing_has_a_docstring():
+    bare = [name for name in qo.__all__ if not inspect.getdoc(getattr(qo, name))]
+    assert bare == []
