@@ -111,6 +111,18 @@ async def test_an_owner_holds_one_twice_lost_message_at_a_time(store, clock):
     assert len({held.payload, other.payload, following.payload}) == 3
 
 
+async def test_behind_a_killer_an_owner_is_told_of_the_next_retry(store, clock):
+    await store.push(messages(2))
+    await lose(store, clock)
+    await lose(store, clock)
+    clock.move(seconds=10)
+    await claim(store, owner="w1", lease=timedelta(hours=1))  # one of the two; the other one waits for another owner
+    await store.push(messages(1))
+    [fresh] = await claim(store, owner="w1")
+    await settle(store, failed(fresh, after=5))
+    assert (await nothing(store, owner="w1")).ask_again == clock.now() + timedelta(seconds=5)
+
+
 async def test_a_killer_takes_no_neighbours_along(store, clock):
     """Ten messages, one of which kills whoever claims it: nine are completed, one is buried."""
     await store.configure(ORDERS, {"max_lost": 4})

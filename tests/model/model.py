@@ -420,9 +420,13 @@ class Model:
         times = []
         for queue in self._fronts(want):
             here = [each for each in self.intake if each.message.queue == queue]
-            times += [each.due for each in here if _accepts(want, each.message.kind)]
+            times += [
+                each.due for each in here if _accepts(want, each.message.kind) and want.key in (None, each.message.key)
+            ]
             for lane in self._lanes_of(queue):
                 if lane.key is None and not _accepts(want, lane.kind or ""):
+                    continue
+                if want.key not in (None, lane.key):
                     continue
                 times += [lease.expires_at for lease in self._live(lane, want.group) if self._unsettled(lease)]
                 pending = self._pending(lane, want.group)

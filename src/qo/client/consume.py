@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from qo.client.delivery import Delivery, describe
 from qo.client.payload import result_bytes
-from qo.core.errors import Invalid, LeaseLost, QoError
+from qo.core.errors import Invalid, LeaseLost, NotFound, QoError
 from qo.core.lease import Claimed, Complete, Extension, Fail, LeaseToken, Lost, Place, Release, Report
+from qo.core.queue import QueueSettings
 
 if TYPE_CHECKING:
     from qo.client.queue import Queue
@@ -74,7 +75,7 @@ class Consumer:
         self._lease = timedelta(0)
 
     async def run(self) -> int:
-        self._lease = self._terms.lease or (await self._queue.front.admin.configure(self._queue.name, {})).lease
+        self._lease = self._terms.lease or await self._queue_lease()
         keeper = asyncio.create_task(self._keep_leases())
         try:
             while deliveries := await self._next():
@@ -88,6 +89,13 @@ class Consumer:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
         return self._handled
+
+    async def _queue_lease(self) -> timedelta:
+        """The queue's setting; of a queue that does not exist yet, the default."""
+        try:
+            return (await self._queue.settings()).lease
+        except NotFound:
+            return QueueSettings().lease
 
     async def _next(self) -> list[Delivery]:
         await self._slots.acquire()

@@ -19,7 +19,7 @@ _decode = msgspec.json.Decoder().decode
 def encoded(field: str, value: Any) -> bytes:
     """JSON bytes. What JSON cannot say is refused, not changed."""
     try:
-        data = _encode(value)
+        data: bytes = _encode(value)
     except (TypeError, ValueError, RecursionError, UnicodeEncodeError, OverflowError) as error:
         raise Invalid(field, f"cannot be written as JSON ({error}); pass bytes to send them as they are") from None
     if data.find(b"null") >= 0 and _hides_a_number(value):  # `in` takes twice as long

@@ -103,7 +103,7 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
             checked_key("key", self.key)
         if self.priority != 0:
             check_priority(self.priority)
-        if not self.is_plain:
+        if self.headers is not None or self.due_at is not None or self.ttl is not None:
             self._check_adornments()
 
     @property

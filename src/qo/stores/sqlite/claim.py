@@ -130,6 +130,7 @@ def _ask_again(tx: Transaction, fronts: list[Front], haul: Haul) -> int | None:
     times = [next_moment(tx, front.queue, front.group_id) for front in fronts]
     if haul.met_fragile:
         times.append(tx.value(SQL.fragile_of_owner, haul.want.owner, tx.now))
+        times += [tx.value(SQL.later_retry, front.group_id, tx.now) for front in fronts]
     return min((time for time in times if time is not None), default=None)
 
 

@@ -58,6 +58,11 @@ FROM messages WHERE lane_id = ? AND offset = ?;
 -- Index leases_fragile.
 SELECT max(expires_at) FROM leases WHERE owner = ?1 AND fragile IS NOT NULL AND ended_at IS NULL AND expires_at > ?2;
 
+-- name: later_retry
+-- Indexes cursors_due, retries_due: behind a due retry that this owner may not have, the next that is to come.
+SELECT min((SELECT min(r.due_at) FROM retries r WHERE r.cursor_id = c.id AND r.token IS NULL AND r.due_at > ?2))
+FROM cursors c WHERE c.group_id = ?1 AND c.due_at <= ?2 AND c.due_at IS NOT NULL AND c.keyed = 0;
+
 -- name: lease
 INSERT INTO leases (token, lane_id, cursor_id, group_id, first, last, from_offset, to_offset, settled, retried, fragile,
                     owner, claimed_at, expires_at)
