@@ -8,7 +8,6 @@ order 1 charged, 1 mail waiting
 """
 
 import qo
-from qo.core.lease import Complete
 
 with qo.connect("sqlite:///shop.db") as client:
     orders, mail = client.queue("orders"), client.queue("mail")
@@ -16,5 +15,5 @@ with qo.connect("sqlite:///shop.db") as client:
     for delivery in orders.claim(10):
         order = delivery.payload["order"]
         thanks = mail.prepare([qo.Message({"thank": order})])
-        client.transact([delivery.settlement(Complete())], thanks)
+        client.transact([delivery.settlement(qo.Complete())], thanks)
         print(f"order {order} charged, {mail.depth().ready} mail waiting")

@@ -5,7 +5,7 @@ from qo.client.delivery import Delivery
 from qo.client.job import JobHandle
 from qo.client.outgoing import Message
 from qo.client.queue import Queue
-from qo.client.sync import SyncClient
+from qo.client.sync import SyncClient, SyncDelivery, SyncJobHandle, SyncQueue
 from qo.connect import connect
 from qo.core.errors import (
     AlreadyExists,
@@ -25,6 +25,7 @@ from qo.core.errors import (
     TooLarge,
     Unavailable,
 )
+from qo.core.lease import Bury, Complete, Fail, Release
 from qo.core.message import Dedupe
 from qo.core.outcome import DeadLetter, Depth, Job, JobState
 from qo.core.polling import PollingStrategy
@@ -35,13 +36,16 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AlreadyExists",
+    "Bury",
     "Client",
     "Closed",
+    "Complete",
     "Conflict",
     "DeadLetter",
     "Dedupe",
     "Delivery",
     "Depth",
+    "Fail",
     "Forbidden",
     "History",
     "Incompatible",
@@ -58,10 +62,14 @@ __all__ = [
     "QoError",
     "Queue",
     "QueueSettings",
+    "Release",
     "RetryPolicy",
     "RolledBack",
     "StoreFull",
     "SyncClient",
+    "SyncDelivery",
+    "SyncJobHandle",
+    "SyncQueue",
     "TimedOut",
     "TooLarge",
     "Unavailable",

@@ -8,6 +8,7 @@ from qo.broker.broker import Broker
 from qo.broker.clock import Clock
 from qo.client.client import Client
 from qo.client.sync import SyncClient
+from qo.core.errors import Invalid
 from qo.core.polling import PollingStrategy
 from qo.stores.opening import DEFAULT_URL, open_engine
 
@@ -61,4 +62,8 @@ def connect(
     `with qo.connect(...) as client` the sync one. `polling` says how often to ask
     whether another process wrote, while someone waits. `clock` is for tests.
     """
+    if not isinstance(url, str):
+        raise Invalid("url", f"must be text, not {type(url).__name__}")
+    if polling is not None and not isinstance(polling, PollingStrategy):
+        raise Invalid("polling", f"must be a PollingStrategy, not {type(polling).__name__}")
     return Connecting(url, polling, clock)

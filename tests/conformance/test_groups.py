@@ -180,3 +180,10 @@ async def test_in_a_run_what_is_addressed_to_another_group_counts_as_skipped(sto
     clock.move(seconds=30)
     assert alone.payload == b"2"
     assert (await nothing(store)).ask_again > clock.now()
+
+
+async def test_a_filter_claim_by_a_new_group_sees_queues_that_appear_later_from_their_start(store):
+    mail = Filter(namespace="mail")
+    await nothing(store, filter=mail, group="late", start=NEW)
+    await store.push([message("mail.send", b"first")])
+    assert payloads(await claim(store, filter=mail, group="late", start=NEW)) == [b"first"]

@@ -166,3 +166,18 @@ async def test_lanes_of_one_queue_share_nothing_with_another_s(store):
     assert payloads(await claim(store, "other")) == [b"x"]
     assert payloads(await claim(store)) == [b"0", b"1"]
     await nothing(store)
+
+
+async def test_a_delayed_push_repeated_after_it_fell_due_is_stored_once(store, clock):
+    once = message(due_at=clock.now() + timedelta(seconds=1))
+    await store.push([once])
+    clock.move(seconds=2)
+    assert await store.push([once]) == [Stored(once.id)]
+    assert [each.id for each in await claim(store)] == [once.id]
+
+
+async def test_an_id_twice_in_one_batch_is_stored_once(store):
+    twice, other = message(), message()
+    answers = await store.push([twice, other, twice])
+    assert answers == [Stored(twice.id), Stored(other.id), Stored(twice.id)]
+    assert [each.id for each in await claim(store)] == [twice.id, other.id]

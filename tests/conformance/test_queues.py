@@ -145,6 +145,52 @@ async def test_a_default_group_that_is_switched_off_holds_nothing(store, clock):
     await nothing(store)
 
 
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("way", ["seek", "new group"])
+async def test_what_a_group_went_back_to_is_not_removed(store, clock, key, way):
+    """A mark says what was settled then; a seek or a new group goes back behind it."""
+    await store.configure(ORDERS, {"retain": 3600, "lease": 86400})
+    await store.push(messages(3, key=key))
+    await settle(store, *map(done, await claim(store)))
+    await tidy_until(store, clock, clock.now() + timedelta(minutes=55))
+    group = "default" if way == "seek" else "late"
+    if way == "seek":
+        await store.seek(ORDERS, "default", Start())
+    held = await claim(store, group=group)
+    await tidy_until(store, clock, clock.now() + timedelta(hours=3))
+    assert len(held) == 3
+    assert await answers(store, *map(done, held)) == ["settled"] * 3
+
+
+async def test_what_is_settled_at_delivery_is_removed_too(store, clock):
+    await store.configure(ORDERS, {"retain": 3600})
+    await store.push(messages(1, key="k"))
+    await tidy_until(store, clock, clock.now() + timedelta(minutes=5))
+    await claim(store, auto_settle=True)
+    await tidy_until(store, clock, clock.now() + timedelta(hours=2))
+    assert await store.lanes(ORDERS, "default", 0, 10) == []
+
+
+async def test_canceled_intake_is_removed_in_steps(store, clock):
+    batch = [message(due_at=clock.now() + timedelta(days=9)) for _ in range(1500)]
+    await store.push(batch)
+    await store.cancel([each.id for each in batch], "default")
+    clock.move(days=2)
+    assert await store.tidy() == clock.now()
+    assert await store.tidy() is None
+    assert await store.jobs([batch[-1].id]) == [None]
+
+
+async def test_a_token_with_a_live_lane_does_not_keep_housekeeping_busy(store, clock):
+    await store.push(messages(1) + messages(1, key="k"))
+    held = await claim(store, lease=timedelta(days=1))
+    await settle(store, done(held[0]))
+    clock.move(minutes=30)
+    await store.tidy()
+    again = await store.tidy()
+    assert again is None or again > clock.now() + timedelta(minutes=1)
+
+
 async def test_the_size_rule_removes_the_oldest_settled_or_not_and_counts_them(store, clock):
     await store.configure(ORDERS, {"max_length": 3})
     await store.push(messages(10, key="k"))

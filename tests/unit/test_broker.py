@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
 
@@ -420,3 +421,119 @@ async def test_resuming_a_queue_wakes_its_waiters(broker):
     await parked(broker, 1)
     await broker.admin.pause(ORDERS, False)
     assert delivered(await waiting) == [b"1"]
+
+
+async def test_a_waiter_that_parks_as_another_times_out_still_hears_hints(broker, clock):
+    first = asyncio.create_task(broker.claim_or_wait(want(), clock.now() + timedelta(seconds=1)))
+    await parked(broker, 1)
+    [lot] = broker._claims.waiters._lots.values()
+    lot.answer(next(iter(lot.waiters.values())), Nothing(None))
+    second = asyncio.create_task(broker._claims.waiters.park(want(), None, Nothing(None), 0))
+    await first
+    await parked(broker, 1)
+    await broker.push([message()])
+    assert delivered(await asyncio.wait_for(second, 5)) == [b"1"]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_caller_cancelled_just_as_its_answer_arrives_leaks_no_claim(broker, store, waits):
+    if waits:
+        waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+        await parked(broker, 1)
+        [lot] = broker._claims.waiters._lots.values()
+        original = lot.answer
+        lot.answer = lambda waiter, answer: (original(waiter, answer), waiting.cancel())
+        await broker.push([message()])
+    else:
+        await broker.push([message()])
+        original_send = broker._claims._gather._send
+
+        async def send(wants):
+            answers = await original_send(wants)
+            asyncio.get_running_loop().call_soon(waiting.cancel)
+            return answers
+
+        broker._claims._gather._send = send
+        waiting = asyncio.create_task(broker.claim(want()))
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    while "settle" not in store.calls:
+        await asyncio.sleep(0.001)
+    await settled()
+    assert (await store.depth(ORDERS, "default")).leased == 0
+
+
+async def test_what_was_claimed_on_for_a_caller_who_has_gone_is_given_back(broker, store):
+    await broker.push(messages(2))
+    claimed = await broker.claim(want())
+    store.gate = asyncio.Event()
+    gone = asyncio.create_task(broker.settle([done(claimed.deliveries[0])], [want()]))
+    await settled()
+    gone.cancel()
+    await settled()
+    store.gate.set()
+    while len(store.calls["settle"]) < 2:
+        await asyncio.sleep(0.001)
+    await settled()
+    assert (await store.depth(ORDERS, "default")).leased == 0
+
+
+async def test_closing_leaves_nobody_waiting(broker, store):
+    [stored] = await broker.push([message("other")])
+    result = asyncio.create_task(broker.finished(stored.id, None))
+    await settled()
+    store.gate = asyncio.Event()
+    asking = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await settled()
+    closing = asyncio.create_task(broker.close())
+    await settled()
+    store.gate.set()
+    await asyncio.wait_for(closing, 5)
+    assert isinstance(await asyncio.wait_for(asking, 5), Nothing)
+    with pytest.raises(Closed):
+        await asyncio.wait_for(result, 5)
+
+
+async def test_polling_goes_on_while_a_slow_claim_is_asked(tmp_path, clock):
+    store = await Counted.open(str(tmp_path / "qo.db"), clock=clock.now)
+    store.calls = {}
+    broker = Broker(store, clock=clock)
+    await settled()
+    store.gate = asyncio.Event()
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await settled()
+    clock.move(seconds=6)
+    await settled()
+    store.gate.set()
+    await parked(broker, 1)
+    other = await SqliteEngine.open(str(tmp_path / "qo.db"), clock=clock.now)
+    await other.push([message(payload=b"from afar")])
+    for _ in range(3):
+        clock.move(seconds=6)
+        await settled()
+    assert delivered(await asyncio.wait_for(waiting, 5)) == [b"from afar"]
+    await other.close()
+    await broker.close()
+
+
+async def test_a_result_is_not_missed_while_its_commit_is_under_way(tmp_path):
+    """Watching begins, and the job is looked at, between the verb and its commit."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def probe(point: str, verbs: list[str]) -> None:
+        if point == "before commit" and "settle" in verbs:
+            reached.set()
+            go_on.wait(5)
+
+    store = await SqliteEngine.open(str(tmp_path / "qo.db"), probe=probe)
+    broker = Broker(store)
+    [stored] = await broker.push([message()])
+    claimed = await broker.claim(want())
+    settling = asyncio.create_task(broker.settle([done(claimed.deliveries[0])]))
+    await asyncio.to_thread(reached.wait)
+    result = asyncio.create_task(broker.finished(stored.id, None))
+    await settled()
+    go_on.set()
+    await settling
+    assert (await asyncio.wait_for(result, 5)).state == "succeeded"
+    await broker.close()

@@ -312,7 +312,121 @@ async def test_a_bad_url_says_what_is_allowed(url, says):
         await qo.connect(url).open()
 
 
+async def test_a_consumer_holds_no_more_than_it_can_run_and_gives_all_of_it_back(client):
+    queue = client.queue("q")
+    await queue.push_many([qo.Message(number) for number in range(5)])
+    started = asyncio.Event()
+
+    async def handle(delivery):
+        started.set()
+        await asyncio.Event().wait()
+
+    consumer = asyncio.create_task(queue.consume(handle, concurrency=2))
+    await started.wait()
+    await asyncio.sleep(0.05)
+    assert (await queue.depth()).leased == 2
+    consumer.cancel()
+    await asyncio.gather(consumer, return_exceptions=True)
+    assert (await queue.depth()).leased == 0
+    assert len(await queue.claim(10)) == 5
+
+
+async def test_a_consumer_goes_on_with_a_lane_whose_message_took_longer_than_idle(client):
+    queue = client.queue("q")
+    await queue.push_many([qo.Message(number, key="k") for number in range(3)])
+
+    async def handle(delivery):
+        await asyncio.sleep(0.05)
+
+    assert await queue.consume(handle, idle=0.01) == 3
+
+
+async def test_what_ends_a_program_ends_the_consumer_and_gives_back(client):
+    queue = client.queue("q")
+    await queue.push(1)
+
+    async def handle(delivery):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await queue.consume(handle)
+    assert [delivery.attempt for delivery in await queue.claim()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("call", "field"),
+    [
+        (lambda queue: queue.claim(kinds="mail"), "kinds"),
+        (lambda queue: queue.claim(wait=-1), "wait"),
+        (lambda queue: queue.push(1, dedupe=5), "dedupe"),
+        (lambda queue: queue.push(1, due_at="tomorrow"), "due_at"),
+        (lambda queue: queue.push_many([{"a": 1}]), "messages"),
+        (lambda queue: queue.push_many([qo.Message(1)], nonce=""), "nonce"),
+        (lambda queue: queue.jobs(state="zz"), "state"),
+    ],
+)
+async def test_wrong_arguments_are_named(client, call, field):
+    with pytest.raises(qo.Invalid) as raised:
+        await call(client.queue("q"))
+    assert raised.value.field == field
+
+
+async def test_wrong_handlers_are_refused_before_anything_is_taken(client):
+    queue = client.queue("q")
+
+    async def good(delivery):
+        pass
+
+    for handler, options in ((5, {}), (good, {"batch": 0}), (lambda delivery: None, {})):
+        with pytest.raises(qo.Invalid):
+            await queue.consume(handler, **options)
+    with pytest.raises(qo.Invalid):
+        qo.connect(5)
+    with pytest.raises(qo.Invalid):
+        qo.connect(MEMORY, polling=5)
+    with pytest.raises(qo.Invalid):
+        qo.Dedupe("k", window=5)
+
+
 class TestSync:
+    def test_an_exit_in_a_handler_reaches_the_caller(self):
+        with qo.connect(MEMORY) as client:
+            queue = client.queue("q")
+            queue.push(1)
+
+            def handle(delivery):
+                raise SystemExit(3)
+
+            with pytest.raises(SystemExit):
+                queue.consume(handle)
+            assert [delivery.attempt for delivery in queue.claim()] == [1]
+
+    def test_a_canceled_job_s_thread_finishes_and_its_result_counts(self):
+        with qo.connect(MEMORY) as client:
+            queue = client.queue("q")
+            job = queue.push(1)
+            told = threading.Event()
+
+            def handle(delivery):
+                assert job.cancel() == "requested"
+                while not delivery.extend(1):
+                    pass
+                told.set()
+                return "finished all the same"
+
+            assert queue.consume(handle, lease=0.3, idle=0.1) == 1
+            assert told.is_set()
+            assert job.result() == "finished all the same"
+
+    def test_wrong_handlers_are_refused(self):
+        async def handle(delivery):
+            pass
+
+        with qo.connect(MEMORY) as client:
+            for bad, options in ((5, {}), (handle, {}), (print, {"concurrency": 0})):
+                with pytest.raises(qo.Invalid):
+                    client.queue("q").consume(bad, **options)
+
     def test_the_same_in_a_program_without_an_event_loop(self):
         with qo.connect(MEMORY) as client:
             queue = client.queue("orders")

@@ -29,7 +29,7 @@ class Broker:
         self._counters = HintCounters()
         self._pushes = Pushes(store)
         self._claims = Claims(store, self._clock, self._counters)
-        self._settles = Settles(store)
+        self._settles = Settles(store, self._claims.give_back)
         self._results = Results(store, self._clock)
         self._housekeeping = Housekeeping(store, self._clock)
         self._poller = Poller(store, self._clock, polling or PollingStrategy(), self._someone_waits, self._others_wrote)
@@ -90,7 +90,16 @@ class Broker:
         if self._closed:
             return
         self._closed = True
-        for part in (self._poller, self._claims, self._pushes, self._settles, self._housekeeping):
+        waiters = self._claims.waiters
+        for part in (
+            self._poller,
+            waiters,
+            self._results,
+            self._pushes,
+            self._settles,
+            self._claims,
+            self._housekeeping,
+        ):
             await part.close()
         await self._store.close()
 
@@ -99,7 +108,7 @@ class Broker:
             raise Closed("this client was closed")
 
     def _someone_waits(self) -> bool:
-        return len(self._claims.waiters) > 0 or len(self._results) > 0
+        return self._claims.waiting > 0 or len(self._results) > 0
 
     def _heard(self, hint: Hint) -> None:
         self._counters.heard(hint.queues)

@@ -31,6 +31,8 @@ class Claims:
         self._store = store
         self._counters = counters
         self.waiters = Waiters(clock, counters, self._ask_all, self.give_back)
+        self.waiting = 0
+        """Calls that wait, or ask before they wait."""
         self.undelivered = 0
         self._returns: set[asyncio.Task[None]] = set()
         self._gather = Gather[Want, Claimed | Nothing](
@@ -43,16 +45,20 @@ class Claims:
 
     async def wait(self, want: Want, until: datetime | None) -> Claimed | Nothing:
         """Ask, and if there is nothing wait for it until then; None: for as long as it takes."""
-        if self.waiters.stands_for(want):
-            return await self.waiters.park(want, until, None, 0)
-        before = self._counters.count(want.queues)
-        answer = await self._gather.ask(want)
-        if isinstance(answer, Claimed):
-            return answer
-        return await self.waiters.park(want, until, answer, before)
+        self.waiting += 1
+        try:
+            if self.waiters.stands_for(want):
+                return await self.waiters.park(want, until, None, 0)
+            before = self._counters.count(want.queues)
+            answer = await self._gather.ask(want)
+            if isinstance(answer, Claimed):
+                return answer
+            return await self.waiters.park(want, until, answer, before)
+        finally:
+            self.waiting -= 1
 
     async def close(self) -> None:
-        await self.waiters.close()
+        """Finish what was asked for; what nobody takes any more is given back."""
         await self._gather.close()
         while self._returns:
             await asyncio.gather(*self._returns)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from qo.core.errors import Closed, QoError, Unavailable
+from qo.core.errors import Closed, Unavailable
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -47,7 +47,12 @@ class Gather(Generic[Q, A]):
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answer))
         self._start()
-        return await answer
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if self._abandoned is not None and is_answered(answer):
+                self._abandoned(call, answer.result())
+            raise
 
     async def close(self) -> None:
         """Refuse new calls and finish those that were made."""
@@ -102,13 +107,18 @@ class Gather(Generic[Q, A]):
                 self._abandoned(call, answer)
 
     async def _refused(self, batch: list[tuple[Q, asyncio.Future[A]]], error: Exception) -> None:
-        if len(batch) > 1 and isinstance(error, QoError) and not isinstance(error, Unavailable):
+        if len(batch) > 1 and not isinstance(error, Unavailable):
             for each in batch:
                 await self._send_batch([each])
             return
         for _, future in batch:
             if not future.done():
                 future.set_exception(error)
+
+
+def is_answered(answer: asyncio.Future[A]) -> bool:
+    """Whether it has a result: then a caller who is cancelled at this very moment leaves it to nobody."""
+    return answer.done() and not answer.cancelled() and answer.exception() is None
 
 
 def dealt_out(answers: Sequence[A], sizes: Sequence[int]) -> list[Sequence[A]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from qo.broker.clock import Clock
-from qo.core.errors import TimedOut
+from qo.core.errors import Closed, TimedOut
 from qo.core.message import MessageId
 from qo.core.outcome import Job
 from qo.stores.store import Engine
@@ -19,6 +19,7 @@ class Results:
         self._store = store
         self._clock = clock
         self._waiting: defaultdict[MessageId, set[asyncio.Event]] = defaultdict(set)
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -41,6 +42,8 @@ class Results:
         timer = None if until is None else self._clock.call_at(until, time_is_up)
         try:
             while True:
+                if self._closed:
+                    raise Closed("this client was closed")
                 [job] = await self._store.jobs([id])
                 if job is None or job.state is None or job.state.finished:
                     return job
@@ -52,6 +55,11 @@ class Results:
             if timer is not None:
                 timer.cancel()
             self._stop_waiting(id, news)
+
+    async def close(self) -> None:
+        """Nobody waits any longer."""
+        self._closed = True
+        self.look_again()
 
     def _stop_waiting(self, id: MessageId, news: asyncio.Event) -> None:
         waiting = self._waiting[id]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from qo.broker.gather import Gather, dealt_out
@@ -23,10 +23,17 @@ class SettleAnswer(NamedTuple):
 
 
 class Settles:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, give_back: Callable[[Want, Claimed | Nothing], None]) -> None:
         self._store = store
+        self._give_back = give_back
         self._settles = Gather[SettleCall, SettleAnswer](
-            self._send, weigh=lambda call: len(call.settlements) + len(call.then), limit=SETTLE_LIMIT
+            self._send, weigh=lambda call: len(call.settlements), limit=SETTLE_LIMIT
+        )
+        self._settles_and_claims = Gather[SettleCall, SettleAnswer](
+            self._send,
+            weigh=lambda call: len(call.settlements) + sum(want.messages for want in call.then),
+            limit=SETTLE_LIMIT,
+            abandoned=self._abandoned,
         )
         self._extends = Gather[Sequence[Extension], Sequence[Extended | Lost]](
             self._send_extensions, weigh=len, limit=SETTLE_LIMIT
@@ -36,7 +43,8 @@ class Settles:
         )
 
     async def settle(self, settlements: Sequence[Settlement], then: Sequence[Want]) -> SettleAnswer:
-        return await self._settles.ask(SettleCall(settlements, then))
+        gather = self._settles_and_claims if then else self._settles
+        return await gather.ask(SettleCall(settlements, then))
 
     async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]:
         return await self._extends.ask(extensions)
@@ -45,8 +53,13 @@ class Settles:
         return await self._units.ask(unit)
 
     async def close(self) -> None:
-        for gather in (self._settles, self._extends, self._units):
+        for gather in (self._settles, self._settles_and_claims, self._extends, self._units):
             await gather.close()
+
+    def _abandoned(self, call: SettleCall, answer: SettleAnswer) -> None:
+        """The caller has gone; what was claimed on for it goes to somebody else."""
+        for want, claimed in zip(call.then, answer.claimed, strict=True):
+            self._give_back(want, claimed)
 
     async def _send(self, calls: Sequence[SettleCall]) -> list[SettleAnswer]:
         settled, claimed = await self._store.settle(

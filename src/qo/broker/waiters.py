@@ -15,6 +15,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from qo.broker.clock import Clock, Timer
+from qo.broker.gather import is_answered
 from qo.broker.hints import HintCounters
 from qo.core.lane import Filter
 from qo.core.lease import Claimed, Nothing, Want
@@ -63,7 +64,7 @@ class Lot:
         counters: HintCounters,
         ask: Ask,
         give_back: GiveBack,
-        emptied: Callable[[Sort], None],
+        emptied: Callable[[Lot], None],
     ) -> None:
         self.sort = sort
         self.waiters: dict[int, Waiter] = {}
@@ -99,13 +100,14 @@ class Lot:
         self.wake()
 
     def remove(self, waiter: Waiter) -> None:
-        self.waiters.pop(id(waiter), None)
+        if self.waiters.pop(id(waiter), None) is None:
+            return  # it was answered before; the lot may not be the one of its sort any more
         if waiter.timer is not None:
             waiter.timer.cancel()
         if not self.waiters:
             self._stop_timer()
             if self._serving is None:
-                self._emptied(self.sort)
+                self._emptied(self)
 
     async def close(self) -> None:
         self._stop_timer()
@@ -137,7 +139,7 @@ class Lot:
         finally:
             self._serving = None
             if not self.waiters:
-                self._emptied(self.sort)
+                self._emptied(self)
             elif self._again:
                 self.wake()
 
@@ -179,6 +181,7 @@ class Waiters:
         self._ask = ask
         self._give_back = give_back
         self._lots: dict[Sort, Lot] = {}
+        self._closed = False
 
     def __len__(self) -> int:
         return sum(len(lot.waiters) for lot in self._lots.values())
@@ -190,6 +193,8 @@ class Waiters:
 
     async def park(self, want: Want, until: datetime | None, empty: Nothing | None, before: int) -> Claimed | Nothing:
         """Wait for an answer. `empty` is what the store said, and `before` the hint count when it was asked."""
+        if self._closed:
+            return Nothing(None)
         lot = self._lot(Sort.of(want))
         waiter = Waiter(want, asyncio.get_running_loop().create_future())
         lot.waiters[id(waiter)] = waiter
@@ -202,6 +207,10 @@ class Waiters:
                 lot.wake()
         try:
             return await waiter.answer
+        except asyncio.CancelledError:
+            if is_answered(waiter.answer):
+                self._give_back(want, waiter.answer.result())
+            raise
         finally:
             lot.remove(waiter)
 
@@ -222,7 +231,8 @@ class Waiters:
         self._lots[Sort.of(waiter.want)].answer(waiter, claimed)
 
     async def close(self) -> None:
-        """Answer everyone who waits with nothing."""
+        """Answer everyone who waits, or comes to wait, with nothing."""
+        self._closed = True
         for lot in list(self._lots.values()):
             await lot.close()
 
@@ -232,8 +242,9 @@ class Waiters:
             lot = self._lots[sort] = Lot(sort, self._clock, self._counters, self._ask, self._give_back, self._forget)
         return lot
 
-    def _forget(self, sort: Sort) -> None:
-        self._lots.pop(sort, None)
+    def _forget(self, lot: Lot) -> None:
+        if self._lots.get(lot.sort) is lot:
+            del self._lots[lot.sort]
 
 
 def _same_terms(one: Want, other: Want) -> bool:

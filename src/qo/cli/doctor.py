@@ -7,7 +7,8 @@ import asyncio
 from typing import Any
 
 from qo.connect import connect
-from qo.stores.opening import DEFAULT_URL
+from qo.core.errors import NotFound
+from qo.stores.opening import DEFAULT_URL, store_exists
 
 
 def add_to(commands: Any) -> None:
@@ -15,13 +16,15 @@ def add_to(commands: Any) -> None:
         "doctor",
         help="open a store and say what is found",
         description="Open the store that a URL names, check it, and say what is in it. "
-        "A file that does not exist is created. Exits 1 if something needs attention.",
+        "Creates nothing. Exits 1 if something needs attention.",
     )
     command.add_argument("url", nargs="?", default=DEFAULT_URL, help=f"the store (default {DEFAULT_URL})")
     command.set_defaults(run=lambda given: asyncio.run(_examine(given.url)))
 
 
 async def _examine(url: str) -> int:
+    if not store_exists(url):
+        raise NotFound(f"there is no file for {url}; a store is created by its first use")
     async with connect(url) as client:
         health = await client.health()
         queues = await client.queues(limit=20)

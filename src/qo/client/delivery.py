@@ -79,7 +79,7 @@ class Delivery:
 
     @property
     def expires_at(self) -> datetime:
-        """When the lease runs out, as of the claim; `extend` answers the new time."""
+        """When the lease runs out, as of the claim; `extend` moves it."""
         return self.delivered.expires_at
 
     @property

@@ -10,7 +10,7 @@ import msgspec
 
 from qo.client.payload import packed
 from qo.core.errors import Invalid
-from qo.core.message import Dedupe, MessageId, NewMessage
+from qo.core.message import Dedupe, MessageId, NewMessage, check_due_at
 from qo.core.names import DEFAULT_KIND
 from qo.core.queue import duration
 
@@ -60,8 +60,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def _due(self, now: datetime) -> datetime:
         if self.delay is None:
             assert self.due_at is not None
-            if self.due_at.tzinfo is None:
-                raise Invalid("due_at", "must have a time zone")
+            check_due_at(self.due_at)
             return self.due_at
         if self.due_at is not None:
             raise Invalid("delay", "give a delay or a due time, not both")

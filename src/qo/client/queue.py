@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, overload
 
 from qo.client import consume
+from qo.client.arguments import check_consumer, checked_kinds, is_async, positive, read_state
 from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.front import Front
 from qo.client.job import JobHandle
 from qo.client.outgoing import Message
-from qo.core.errors import NotFound
+from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Start, read_start
 from qo.core.lease import Claimed, Complete, LeaseToken, Verdict, Want
 from qo.core.message import Dedupe, Duplicate, NewMessage, Stored, checked_id, message_ids
-from qo.core.names import DEFAULT_GROUP, DEFAULT_KIND, checked_name
+from qo.core.names import DEFAULT_GROUP, DEFAULT_KIND, checked_key, checked_name
 from qo.core.outcome import Depth, GroupInfo, Job, JobState, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings, duration
 
 FROM_THE_START = Start()
-Handler = Callable[[Delivery], Awaitable[Any]]
+Handler = consume.Handler
 Length = timedelta | float
 
 
@@ -75,6 +76,8 @@ class Queue:
         nothing is stored and the first answer is given.
         """
         new = self.prepare(messages)
+        if nonce is not None:
+            checked_key("nonce", nonce)
         front = self.front
         handles = []
         for answer in await front.push(new, nonce) if new else ():
@@ -89,6 +92,8 @@ class Queue:
     def prepare(self, messages: Iterable[Message]) -> list[NewMessage]:
         """Check messages and give them their ids, without pushing them; `Client.transact` takes the answer."""
         batch, now = list(messages), self.front.now()
+        if not all(isinstance(message, Message) for message in batch):
+            raise Invalid("messages", "must be qo.Message objects; wrap each payload in one")
         ids = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), len(batch))
         return [message.addressed(self.name, id, now) for message, id in zip(batch, ids, strict=True)]
 
@@ -119,7 +124,7 @@ class Queue:
         want = self.want(
             messages=messages,
             lease=None if lease is None else duration("lease", lease),
-            kinds=None if kinds is None else frozenset(kinds),
+            kinds=checked_kinds(kinds),
             key=key,
             lanes=lanes,
             lane_messages=lane_messages,
@@ -129,7 +134,7 @@ class Queue:
         if wait is None:
             answer = await self.front.claim(want)
         else:
-            answer = await self.front.claim_or_wait(want, self.front.now() + duration("wait", wait))
+            answer = await self.front.claim_or_wait(want, self.front.now() + positive("wait", wait))
         return [Delivery(self.front, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
 
     async def complete_many(self, deliveries: Iterable[Delivery]) -> list[Verdict | None]:
@@ -180,18 +185,23 @@ class Queue:
         """Take messages as they come, for as long as the caller goes on.
 
         Without a handler, iterate: `async for delivery in queue.consume(): …` and
-        settle each. What was fetched and not yet yielded when the loop is left is
-        released. With a handler, await: up to `concurrency` messages run at once,
-        leases are kept while they run, a return value completes and an exception
-        fails the message; messages of one key run in order. Either form ends after
-        `idle` without a message, or never if that is None; the handler form answers
-        how many messages it handled.
+        settle each. Leases are not kept, so take a `batch` that you get through
+        within one; what was not yielded when the loop is left is released.
+
+        With a handler, await: up to `concurrency` messages run at once, leases are
+        kept while they run, a return value completes and an exception fails the
+        message; messages of one key run in order. Either form ends after `idle`
+        without a message, or never if that is None; the handler form answers how
+        many messages it handled.
         """
+        check_consumer(handler, batch, concurrency)
+        if handler is not None and not is_async(handler):
+            raise Invalid("handler", "must be an async function; the sync client takes plain ones")
         terms = consume.Terms(
             batch=batch,
             lease=None if lease is None else duration("lease", lease),
-            kinds=None if kinds is None else frozenset(kinds),
-            idle=None if idle is None else duration("idle", idle),
+            kinds=checked_kinds(kinds),
+            idle=None if idle is None else positive("idle", idle),
         )
         if handler is None:
             return consume.iterate(self, terms)
@@ -272,5 +282,5 @@ class Queue:
         self, *, state: JobState | str | None = None, before: str | None = None, limit: int = 100
     ) -> Sequence[Job]:
         """Newest first."""
-        only = None if state is None else JobState(state)
+        only = None if state is None else read_state(state)
         return await self.front.inspect.list_jobs(self.name, only, before, limit)

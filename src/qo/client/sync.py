@@ -7,6 +7,8 @@ and waits. So sync callers from many threads share commits like async ones do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +16,14 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
+from qo.client.arguments import check_consumer
 from qo.client.client import Client
 from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.job import JobHandle
 from qo.client.outgoing import Message
 from qo.client.queue import Length, Queue
-from qo.core.errors import Closed
+from qo.core.errors import Closed, Invalid
 from qo.core.lane import Start
 from qo.core.lease import Report, Settlement, Verdict
 from qo.core.message import Dedupe, NewMessage
@@ -60,16 +63,27 @@ class Portal:
         if not self._thread.is_alive():
             coroutine.close()
             raise Closed("this client was closed")
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        future = asyncio.run_coroutine_threadsafe(_without_exits(coroutine), self._loop)
         try:
-            return future.result()
+            answer, ended_by = future.result()
         except BaseException:
             future.cancel()
             raise
+        if ended_by is not None:
+            raise ended_by
+        return answer  # type: ignore[return-value]
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+
+
+async def _without_exits(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
+    """What would end the loop's thread is carried to the caller's instead."""
+    try:
+        return await coroutine, None
+    except (SystemExit, KeyboardInterrupt) as ended_by:
+        return None, ended_by
 
 
 class SyncDelivery:
@@ -271,7 +285,14 @@ class SyncQueue:
         kinds: Collection[str] | None = None,
         idle: Length | None = None,
     ) -> Iterator[SyncDelivery] | int:
-        """As `Queue.consume`; a handler runs in a thread of its own."""
+        """As `Queue.consume`, with a plain function; it runs in a thread of its own.
+
+        A thread cannot be cancelled: an interrupt, or a cancel of its job, lets a
+        running handler finish, and its result counts.
+        """
+        check_consumer(handler, batch, concurrency)
+        if inspect.iscoroutinefunction(handler):
+            raise Invalid("handler", "must be a plain function; the async client takes async ones")
         if handler is None:
             return self._iterate(self._queue.consume(batch=batch, lease=lease, kinds=kinds, idle=idle))
         with ThreadPoolExecutor(concurrency, thread_name_prefix="qo-handler") as threads:
@@ -286,7 +307,11 @@ class SyncQueue:
     ) -> Callable[[Delivery], Awaitable[Any]]:
         async def handle(delivery: Delivery) -> Any:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(threads, handler, SyncDelivery(self._portal, delivery))
+            running = loop.run_in_executor(threads, handler, SyncDelivery(self._portal, delivery))
+            while not running.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+            return running.result()
 
         return handle
 

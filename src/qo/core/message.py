@@ -76,8 +76,8 @@ class Dedupe(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         checked_key("dedupe.key", self.key)
-        if self.window is not None and self.window <= timedelta(0):
-            raise Invalid("dedupe.window", "must be greater than 0, or None to hold until the first is finished")
+        if self.window is not None and (type(self.window) is not timedelta or self.window <= timedelta(0)):
+            raise Invalid("dedupe.window", "must be a timedelta above 0, or None: until the first is finished")
         if self.scope not in (DedupeScope.QUEUE, DedupeScope.LANE):
             raise Invalid("dedupe.scope", f"must be 'queue' or 'lane', not {self.scope!r}")
 
@@ -103,7 +103,7 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
             checked_key("key", self.key)
         if self.priority != 0:
             check_priority(self.priority)
-        if self.headers is not None or self.due_at is not None or self.ttl is not None:
+        if not self.is_plain:
             self._check_adornments()
 
     @property
@@ -116,8 +116,17 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
             check_headers(self.headers)
         if self.ttl is not None and self.ttl <= timedelta(0):
             raise Invalid("ttl", "must be greater than 0")
-        if self.due_at is not None and self.due_at.tzinfo is None:
-            raise Invalid("due_at", "must have a time zone")
+        if self.due_at is not None:
+            check_due_at(self.due_at)
+        if self.dedupe is not None and not isinstance(self.dedupe, Dedupe):
+            raise Invalid("dedupe", f"must be text or a qo.Dedupe, not {type(self.dedupe).__name__}")
+
+
+def check_due_at(due_at: datetime) -> None:
+    if not isinstance(due_at, datetime):
+        raise Invalid("due_at", f"must be a datetime, not {type(due_at).__name__}")
+    if due_at.tzinfo is None:
+        raise Invalid("due_at", "must have a time zone")
 
 
 def check_priority(priority: int) -> None:

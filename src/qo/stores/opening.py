@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +26,16 @@ async def open_engine(url: str, *, clock: Callable[[], datetime] | None = None) 
         case _:
             known = ", ".join(f"{each}://" for each in SCHEMES)
             raise Invalid("url", f"must begin with {known}; '{url}' does not" + suggestion(scheme, SCHEMES))
+
+
+def store_exists(url: str) -> bool:
+    """Whether there is something to open; a store that is not a file is taken to be there."""
+    if urlsplit(url).scheme != "sqlite":
+        return True
+    from qo.stores.sqlite.engine import MEMORY, options_of  # noqa: PLC0415 - only when asked for
+
+    path, _ = options_of(url)
+    return path == MEMORY or Path(path).exists()
 
 
 async def _open_sqlite(url: str, options: dict[str, Any]) -> Engine:

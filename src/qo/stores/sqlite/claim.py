@@ -9,18 +9,18 @@ retries, then fresh messages, and stays open to others.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from qo.core.fate import FRAGILE_LOSSES, Completed
 from qo.core.lane import LaneId
-from qo.core.lease import QUEUES_LIMIT, Claimed, Delivered, Nothing, Want
+from qo.core.lease import Claimed, Delivered, Nothing, Want
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import JobState
 from qo.core.queue import History
 from qo.stores.sqlite import outcomes
 from qo.stores.sqlite.advance import advance, next_moment
-from qo.stores.sqlite.groups import join
+from qo.stores.sqlite.groups import join, matching, note_filter
 from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, queue_to_use, record_events, rest
 from qo.stores.sqlite.leases import offsets_text
 from qo.stores.sqlite.moments import maybe_moment, moment, span
@@ -105,7 +105,11 @@ def _serve(tx: Transaction, want: Want) -> Claimed | Nothing:
 
 
 def _fronts(tx: Transaction, want: Want) -> Iterator[Front]:
-    names = want.queues if want.filter is None else _matching(tx, want)
+    names: Sequence[str] = want.queues
+    if want.filter is not None:
+        names = matching(tx, want.filter)
+        if want.group != DEFAULT_GROUP:
+            note_filter(tx, want.filter, want.group, want.start)
     for name in dict.fromkeys(names):
         queue = tx.queue(name)
         if queue is None:
@@ -117,12 +121,6 @@ def _fronts(tx: Transaction, want: Want) -> Iterator[Front]:
             group_id = join(tx, queue, want.group, want.start)
         tx.run(SQL.claimed_now, group_id, tx.now)
         yield Front(queue, group_id)
-
-
-def _matching(tx: Transaction, want: Want) -> list[str]:
-    assert want.filter is not None
-    sql = SQL.queues_of_namespace if want.filter.namespace is not None else SQL.queues_of_task
-    return [name for (name,) in tx.rows(sql, want.filter.namespace, want.filter.task, QUEUES_LIMIT)]
 
 
 def _ask_again(tx: Transaction, fronts: list[Front], haul: Haul) -> int | None:

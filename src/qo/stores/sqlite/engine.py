@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import secrets
 import urllib.parse
@@ -188,7 +189,8 @@ class SqliteEngine:
         return await self._reader.do("lanes", lambda tx: inspect.lanes(tx, queue, group, after, limit))
 
     async def jobs(self, ids: Sequence[MessageId]) -> Sequence[Job | None]:
-        return await self._reader.do("jobs", lambda tx: inspect.jobs(tx, ids))
+        # By the writer: whoever watches a job and then looks must not miss a commit that is under way.
+        return await self._writer.do("jobs", lambda tx: inspect.jobs(tx, ids))
 
     async def list_jobs(self, queue: str, state: JobState | None, before: str | None, limit: int) -> Sequence[Job]:
         return await self._reader.do("list_jobs", lambda tx: inspect.list_jobs(tx, queue, state, before, limit))
@@ -240,7 +242,7 @@ class SqliteEngine:
             return
         queues = None if tx.hint_everyone else frozenset(tx.hints)
         hint = Hint(queues, frozenset(tx.finished))
-        if not self._loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to hear
             self._loop.call_soon_threadsafe(self._heard, hint)
 
 

@@ -48,10 +48,20 @@ def create(tx: Transaction, where: Sequence[str] | Filter, group: str, start: St
 
 
 def _note_filter(tx: Transaction, where: Filter, group: str, start: Start) -> list[str]:
+    note_filter(tx, where, group, start)
+    return matching(tx, where)
+
+
+def note_filter(tx: Transaction, where: Filter, group: str, start: Start) -> None:
+    """Have the group join matching queues as they appear."""
     if not tx.row(SQL.has_filter, group, where.namespace, where.task):
         _check_start(tx, start)
         time = None if start.time is None else micros(start.time)
         tx.run(SQL.add_filter, group, where.namespace, where.task, start.at, time)
+
+
+def matching(tx: Transaction, where: Filter) -> list[str]:
+    """The queues that a filter chooses, up to the limit."""
     claim = statements("claim")
     sql = claim.queues_of_namespace if where.namespace is not None else claim.queues_of_task
     return [name for (name,) in tx.rows(sql, where.namespace, where.task, QUEUES_LIMIT)]
@@ -79,6 +89,7 @@ def _stand_at(tx: Transaction, lane: Row, group_id: int, to: Start | int) -> Non
     tx.run(SQL.end_leases, cursor.id, tx.now)
     tx.run(SQL.drop_retries, cursor.id)
     tx.run(SQL.drop_skips, cursor.id)
+    tx.run(SQL.drop_marks, lane[0])
     rest(tx, cursor, _position(tx, lane, to))
 
 

@@ -10,7 +10,7 @@ from qo.core.lease import Verdict
 from qo.core.message import MessageId
 from qo.core.outcome import JobState
 from qo.core.queue import History
-from qo.stores.sqlite.lanes import record_events
+from qo.stores.sqlite.lanes import TIDY_REST, record_events
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction, widened
 
@@ -33,6 +33,8 @@ class Finish(NamedTuple):
 
 def finish(tx: Transaction, queue: QueueRow, group_id: int, lane_id: int, finishes: Sequence[Finish]) -> None:
     """Write outcomes, where the queue keeps them. Only the default group has any."""
+    if finishes:
+        tx.run(SQL.to_tidy, lane_id, tx.now + TIDY_REST)
     if group_id != queue.default_group_id or not finishes:
         return
     history = queue.settings.history

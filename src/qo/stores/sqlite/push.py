@@ -62,6 +62,7 @@ def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
     answers: list[Pushed] = []
     arrivals: Arrivals = {}
     on_the_way: set[MessageId] = set()
+    here: set[MessageId] = set()  # filled when a batch met an id that is taken, and is run again with care
     queue, name, limit = None, None, 0
     for message in messages:
         if message.queue != name or queue is None:
@@ -70,6 +71,11 @@ def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
         if len(message.payload) > limit:
             answers.append(_too_large(queue, message))
             continue
+        if message.id in here:
+            answers.append(Stored(message.id))
+            continue
+        if tx.careful:
+            here.add(message.id)
         if message.dedupe is not None or message.due_at is not None or tx.careful:
             answer, entered = _settled_before_entry(tx, queue, message, on_the_way)
             if entered:
@@ -98,7 +104,7 @@ def _settled_before_entry(
         if first is not None:
             return Duplicate(first), True
         on_the_way.add(message.id)
-    if tx.careful and _is_repeat(tx, message):
+    if _is_repeat(tx, message):
         return Stored(message.id), True
     if message.due_at is not None and micros(message.due_at) > tx.now:
         intake.delay(tx, queue, message, _expires_at(tx, queue, message))

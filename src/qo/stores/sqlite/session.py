@@ -8,6 +8,7 @@ kept and each call is run again alone, so that a bad one fails alone.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
@@ -152,7 +153,7 @@ def _reply(replies: list[Reply]) -> None:
     for reply in replies:
         by_loop.setdefault(reply.call.loop, []).append(reply)
     for loop, mine in by_loop.items():
-        if not loop.is_closed():
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to hear
             loop.call_soon_threadsafe(_resolve, mine)
 
 

@@ -18,7 +18,7 @@ from qo.core.lease import Answer, Complete, Release, Report, Settled, Settlement
 from qo.core.outcome import JobState
 from qo.stores.sqlite import outcomes
 from qo.stores.sqlite.advance import skip_canceled
-from qo.stores.sqlite.lanes import TIDY_REST, Cursor, cursor_by_id, follow_retries, rest
+from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, rest
 from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
 from qo.stores.sqlite.moments import micros
 from qo.stores.sqlite.outcomes import Finish, finish_of, verdict_of
@@ -298,7 +298,6 @@ def _write_down(tx: Transaction, held: Held) -> None:
     else:
         bits = None if cursor.lane.keyed else lease.settled_bytes()
         tx.run(SQL.keep, lease.token, lease.lane_id, lease.from_offset, lease.to_offset, bits, held.fragile)
-    tx.run(SQL.to_tidy, lease.lane_id, tx.now + TIDY_REST)
 
 
 def _ranges(verdicts: Mapping[int, Verdict]) -> list[tuple[int, int, str]]:

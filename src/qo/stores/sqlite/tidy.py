@@ -44,14 +44,15 @@ def tidy(tx: Transaction) -> datetime | None:
     lanes = tx.rows(SQL.lanes, tx.now, LANES_LIMIT)
     for *lane, queue_name in lanes:
         _tidy_lane(tx, tx.existing_queue(queue_name), Lane(*lane))
-    _drop_settlements(tx)
+    more = _drop_settlements(tx)
     tx.run(SQL.drop_nonces, tx.now - KEEP_NONCES, ROWS_LIMIT)
     _check_dedupe(tx)
     intake_next = _drop_canceled_intake(tx)
-    lane_next, lease_next, nonce_next, dedupe_next = tx.row(SQL.next) or (None,) * 4
+    lane_next, lease_next, nonce_next, dedupe_next = tx.row(SQL.next, tx.now - KEEP_SETTLEMENTS) or (None,) * 4
     times = [
+        tx.now if more else None,
         lane_next,
-        None if lease_next is None else max(lease_next + KEEP_SETTLEMENTS, tx.now + 1_000_000),
+        None if lease_next is None else lease_next + KEEP_SETTLEMENTS,
         None if nonce_next is None else nonce_next + KEEP_NONCES,
         dedupe_next,
         intake_next,
@@ -65,8 +66,9 @@ def _tidy_lane(tx: Transaction, queue: QueueRow, lane: Lane) -> None:
     marks = tx.rows(SQL.marks, lane.id)
     retain = span(settings.retain)
     matured = [offset for at, offset in marks if at + retain <= tx.now]
-    floor = standing.settled_to if not retain else max(matured, default=lane.first)
-    floor = max(floor, min(_forced_floor(tx, settings, lane), standing.unleased_to), lane.first)
+    # A mark says what was settled then; a seek, or a group that came later, may have gone back since.
+    settled = standing.settled_to if not retain else min(max(matured, default=lane.first), standing.settled_to)
+    floor = max(min(max(settled, _forced_floor(tx, settings, lane)), standing.unleased_to), lane.first)
     step = min(floor, lane.first + ROWS_LIMIT)
     if step > lane.first:
         _remove_below(tx, lane, step)
@@ -158,10 +160,11 @@ def _drop_if_unused(tx: Transaction, lane: Lane) -> bool:
     return True
 
 
-def _drop_settlements(tx: Transaction) -> None:
+def _drop_settlements(tx: Transaction) -> bool:
     tokens = tx.rows(SQL.ended_leases, tx.now - KEEP_SETTLEMENTS, ROWS_LIMIT)
     tx.many(SQL.drop_leases, tokens)
     tx.many(SQL.drop_settlements, tokens)
+    return len(tokens) == ROWS_LIMIT
 
 
 def _check_dedupe(tx: Transaction) -> None:
@@ -174,10 +177,13 @@ def _check_dedupe(tx: Transaction) -> None:
 
 def _drop_canceled_intake(tx: Transaction) -> int | None:
     times = []
-    for id, canceled_at, queue_name in tx.rows(SQL.canceled_intake, ROWS_LIMIT):
+    rows = tx.rows(SQL.canceled_intake, ROWS_LIMIT)
+    for id, canceled_at, queue_name in rows:
         gone_at = canceled_at + span(tx.existing_queue(queue_name).settings.retain)
         if gone_at <= tx.now:
             tx.run("DELETE FROM intake WHERE id = ?", id)
         else:
             times.append(gone_at)
+    if len(times) < len(rows) == ROWS_LIMIT:
+        return tx.now  # there may be more
     return min(times, default=None)

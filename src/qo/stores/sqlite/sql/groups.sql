@@ -30,6 +30,10 @@ DELETE FROM retries WHERE cursor_id = ?;
 -- Primary key.
 DELETE FROM skips WHERE cursor_id = ?;
 
+-- name: drop_marks
+-- Primary key. What was settled by all groups may not be any more.
+DELETE FROM marks WHERE lane_id = ?;
+
 -- name: cursors_of_group
 -- By group: only when a group is deleted.
 SELECT id FROM cursors WHERE group_id = ?;

@@ -25,10 +25,6 @@ SELECT q.name, c.group_id FROM cursors c JOIN lanes l ON l.id = c.lane_id JOIN q
 -- Primary key. Attempts and losses belong to the first unsettled message of a run.
 UPDATE cursors SET attempts = 0, losses = 0 WHERE id = ?;
 
--- name: to_tidy
--- Primary key. Once settled, messages may be removed some day.
-UPDATE lanes SET tidy_at = ?2 WHERE id = ?1 AND coalesce(tidy_at > ?2, 1);
-
 -- name: leases_of_token
 -- Primary key.
 SELECT token, lane_id, cursor_id, first, from_offset, to_offset, settled, retried, canceled, started, owner, expires_at

@@ -114,6 +114,6 @@ WHERE i.canceled_at IS NOT NULL ORDER BY i.canceled_at LIMIT ?;
 -- name: next
 -- The low end of each index.
 SELECT (SELECT min(tidy_at) FROM lanes WHERE tidy_at IS NOT NULL),
-       (SELECT min(ended_at) FROM leases WHERE ended_at IS NOT NULL),
+       (SELECT min(ended_at) FROM leases WHERE ended_at IS NOT NULL AND ended_at > ?1),
        (SELECT min(at) FROM nonces),
        (SELECT min(checked_at) FROM dedupe);
