@@ -92,10 +92,11 @@ def test_the_reference_has_every_method_of_a_queue():
 @pytest.mark.parametrize(("sync", "asynchronous"), [(qo.SyncClient, qo.Client)])
 def test_the_sync_client_has_every_method_of_the_async_one(sync, asynchronous):
     from qo.client import sync as shell
+    from qo.client import sync_handles as handles
     from qo.client.dead import DeadLetters
 
-    pairs = [(sync, asynchronous), (shell.SyncQueue, qo.Queue), (shell.SyncDelivery, qo.Delivery),
-             (shell.SyncJobHandle, qo.JobHandle), (shell.SyncDeadLetters, DeadLetters)]  # fmt: skip
+    pairs = [(sync, asynchronous), (shell.SyncQueue, qo.Queue), (handles.SyncDelivery, qo.Delivery),
+             (handles.SyncJobHandle, qo.JobHandle), (handles.SyncDeadLetters, DeadLetters)]  # fmt: skip
     for ours, theirs in pairs:
         names = {name for name, value in vars(theirs).items() if not name.startswith("_") and inspect.isfunction(value)}
         missing = {name for name in names if not hasattr(ours, name)} - {"want", "settle", "note_settled"}

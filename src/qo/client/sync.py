@@ -9,30 +9,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, overload
 
 from qo.client.arguments import check_consumer
 from qo.client.client import Client
-from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
-from qo.client.job import JobHandle
 from qo.client.outgoing import Message
+from qo.client.portal import Portal
 from qo.client.queue import Length, Queue
+from qo.client.sync_handles import SyncDeadLetters, SyncDelivery, SyncJobHandle
 from qo.core.errors import Closed, Invalid
 from qo.core.lane import Start
-from qo.core.lease import Report, Settlement, Verdict
+from qo.core.lease import Settlement, Verdict
 from qo.core.message import Dedupe, NewMessage
 from qo.core.names import DEFAULT_KIND
 from qo.core.outcome import (
-    CancelAnswer,
-    DeadLetter,
     Depth,
-    Event,
     GroupInfo,
     Health,
     Job,
@@ -41,147 +37,6 @@ from qo.core.outcome import (
     QueueInfo,
 )
 from qo.core.queue import QueueSettings
-
-T = TypeVar("T")
-
-
-class Portal:
-    """A thread with an event loop, and the way in."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="qo-loop", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-        self._loop.close()
-
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the loop and wait for it. An interrupt cancels it."""
-        if not self._thread.is_alive():
-            coroutine.close()
-            raise Closed("this client was closed")
-        future = asyncio.run_coroutine_threadsafe(_without_exits(coroutine), self._loop)
-        try:
-            answer, ended_by = future.result()
-        except BaseException:
-            future.cancel()
-            raise
-        if ended_by is not None:
-            raise ended_by
-        return answer  # type: ignore[return-value]
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-
-async def _without_exits(coroutine: Coroutine[Any, Any, T]) -> tuple[T | None, BaseException | None]:
-    """What would end the loop's thread is carried to the caller's instead."""
-    try:
-        return await coroutine, None
-    except (SystemExit, KeyboardInterrupt) as ended_by:
-        return None, ended_by
-
-
-class SyncDelivery:
-    """One message under a lease; see `Delivery`. As a context manager it completes, or fails if the block raises."""
-
-    def __init__(self, portal: Portal, delivery: Delivery) -> None:
-        self._portal = portal
-        self.delivery = delivery
-        self.id = delivery.id
-        self.queue = delivery.queue
-        self.kind = delivery.kind
-        self.key = delivery.key
-        self.priority = delivery.priority
-        self.headers: Mapping[str, str] = delivery.headers
-        self.attempt = delivery.attempt
-        self.created_at: datetime = delivery.created_at
-        self.expires_at: datetime = delivery.expires_at
-        self.body = delivery.body
-
-    @property
-    def payload(self) -> Any:
-        return self.delivery.payload
-
-    @property
-    def settled(self) -> bool:
-        return self.delivery.settled
-
-    def complete(self, result: Any = None) -> Verdict:
-        return self._portal.call(self.delivery.complete(result))
-
-    def fail(self, error: str = "", *, after: Length | None = None) -> Verdict:
-        return self._portal.call(self.delivery.fail(error, after=after))
-
-    def release(self) -> Verdict:
-        return self._portal.call(self.delivery.release())
-
-    def bury(self, error: str = "") -> Verdict:
-        return self._portal.call(self.delivery.bury(error))
-
-    def settlement(self, report: Report) -> Settlement:
-        return self.delivery.settlement(report)
-
-    def extend(self, lease: Length = 30, *, started: bool = True) -> bool:
-        return self._portal.call(self.delivery.extend(lease, started=started))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._portal.call(self.delivery.__aexit__(kind, error, trace))
-
-    def __repr__(self) -> str:
-        return f"<Sync{repr(self.delivery)[1:]}"
-
-
-class SyncJobHandle:
-    """Ask about a job, await its result, or cancel it; see `JobHandle`."""
-
-    def __init__(self, portal: Portal, handle: JobHandle) -> None:
-        self._portal = portal
-        self._handle = handle
-        self.id = handle.id
-        self.duplicate = handle.duplicate
-
-    def info(self) -> Job:
-        return self._portal.call(self._handle.info())
-
-    def status(self) -> JobState | None:
-        return self._portal.call(self._handle.status())
-
-    def result(self, timeout: Length | None = None) -> Any:
-        return self._portal.call(self._handle.result(timeout))
-
-    def cancel(self) -> CancelAnswer:
-        return self._portal.call(self._handle.cancel())
-
-    def events(self) -> list[Event]:
-        return self._portal.call(self._handle.events())
-
-    def __repr__(self) -> str:
-        return f"<SyncJobHandle {self.id}>"
-
-
-class SyncDeadLetters:
-    def __init__(self, portal: Portal, dead: DeadLetters) -> None:
-        self._portal = portal
-        self._dead = dead
-
-    def list(self, *, after: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
-        return self._portal.call(self._dead.list(after=after, limit=limit))
-
-    def retry(self, *ids: str) -> Sequence[str]:
-        return self._portal.call(self._dead.retry(*ids))
-
-    def purge(self, *ids: str) -> int:
-        return self._portal.call(self._dead.purge(*ids))
 
 
 class SyncQueue:

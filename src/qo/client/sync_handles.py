@@ -1,0 +1,114 @@
+"""Deliveries, jobs and dead letters for programs without an event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Self
+
+from qo.client.dead import DeadLetters
+from qo.client.delivery import Delivery
+from qo.client.job import JobHandle
+from qo.client.portal import Portal
+from qo.client.queue import Length
+from qo.core.lease import Report, Settlement, Verdict
+from qo.core.outcome import CancelAnswer, DeadLetter, Event, Job, JobState
+
+
+class SyncDelivery:
+    """One message under a lease; see `Delivery`. As a context manager it completes, or fails if the block raises."""
+
+    def __init__(self, portal: Portal, delivery: Delivery) -> None:
+        self._portal = portal
+        self.delivery = delivery
+        self.id = delivery.id
+        self.queue = delivery.queue
+        self.kind = delivery.kind
+        self.key = delivery.key
+        self.priority = delivery.priority
+        self.headers: Mapping[str, str] = delivery.headers
+        self.attempt = delivery.attempt
+        self.created_at: datetime = delivery.created_at
+        self.expires_at: datetime = delivery.expires_at
+        self.body = delivery.body
+
+    @property
+    def payload(self) -> Any:
+        return self.delivery.payload
+
+    @property
+    def settled(self) -> bool:
+        return self.delivery.settled
+
+    def complete(self, result: Any = None) -> Verdict:
+        return self._portal.call(self.delivery.complete(result))
+
+    def fail(self, error: str = "", *, after: Length | None = None) -> Verdict:
+        return self._portal.call(self.delivery.fail(error, after=after))
+
+    def release(self) -> Verdict:
+        return self._portal.call(self.delivery.release())
+
+    def bury(self, error: str = "") -> Verdict:
+        return self._portal.call(self.delivery.bury(error))
+
+    def settlement(self, report: Report) -> Settlement:
+        return self.delivery.settlement(report)
+
+    def extend(self, lease: Length = 30, *, started: bool = True) -> bool:
+        return self._portal.call(self.delivery.extend(lease, started=started))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._portal.call(self.delivery.__aexit__(kind, error, trace))
+
+    def __repr__(self) -> str:
+        return f"<Sync{repr(self.delivery)[1:]}"
+
+
+class SyncJobHandle:
+    """Ask about a job, await its result, or cancel it; see `JobHandle`."""
+
+    def __init__(self, portal: Portal, handle: JobHandle) -> None:
+        self._portal = portal
+        self._handle = handle
+        self.id = handle.id
+        self.duplicate = handle.duplicate
+
+    def info(self) -> Job:
+        return self._portal.call(self._handle.info())
+
+    def status(self) -> JobState | None:
+        return self._portal.call(self._handle.status())
+
+    def result(self, timeout: Length | None = None) -> Any:
+        return self._portal.call(self._handle.result(timeout))
+
+    def cancel(self) -> CancelAnswer:
+        return self._portal.call(self._handle.cancel())
+
+    def events(self) -> list[Event]:
+        return self._portal.call(self._handle.events())
+
+    def __repr__(self) -> str:
+        return f"<SyncJobHandle {self.id}>"
+
+
+class SyncDeadLetters:
+    def __init__(self, portal: Portal, dead: DeadLetters) -> None:
+        self._portal = portal
+        self._dead = dead
+
+    def list(self, *, after: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
+        return self._portal.call(self._dead.list(after=after, limit=limit))
+
+    def retry(self, *ids: str) -> Sequence[str]:
+        return self._portal.call(self._dead.retry(*ids))
+
+    def purge(self, *ids: str) -> int:
+        return self._portal.call(self._dead.purge(*ids))

@@ -1,0 +1,282 @@
+"""take: what a claim takes of one lane, and the lease that is written for it.
+
+A keyed lane gives a run and is held; an open lane gives its due retries, then
+fresh messages, and stays open to others.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from qo.core.fate import FRAGILE_LOSSES, Completed
+from qo.core.lane import LaneId
+from qo.core.lease import Delivered, Want
+from qo.core.outcome import JobState
+from qo.core.queue import History
+from qo.stores.sqlite import outcomes
+from qo.stores.sqlite.lanes import Cursor, follow_retries, record_events, rest
+from qo.stores.sqlite.leases import offsets_text
+from qo.stores.sqlite.moments import moment, span
+from qo.stores.sqlite.outcomes import Finish, finish_of
+from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
+
+SQL = statements("claim")
+TIME = statements("advance")
+
+NO_HEADERS: dict[str, str] = {}
+
+
+class Front(NamedTuple):
+    """A group in a queue."""
+
+    queue: QueueRow
+    group_id: int
+
+
+class Taken(NamedTuple):
+    """A message that a claim takes, with the attempts and losses it had before."""
+
+    message: Row
+    attempts: int
+    losses: int
+
+
+class Haul:
+    """What one want has got so far, and what it still has room for."""
+
+    def __init__(self, tx: Transaction, want: Want) -> None:
+        self.want = want
+        self.deliveries: list[Delivered] = []
+        self.lanes: set[int] = set()
+        self.passed_over: set[int] = set()
+        self.may_take_fragile = want.owner is None or tx.value(SQL.fragile_of_owner, want.owner, tx.now) is None
+        self.met_fragile = False
+
+    @property
+    def room(self) -> int:
+        if self.want.lanes is not None and len(self.lanes) >= self.want.lanes:
+            return 0
+        return self.want.messages - len(self.deliveries)
+
+    def run_room(self, cursor: Cursor) -> int:
+        """How long a run of this keyed lane may be: one message alone if it was lost before."""
+        if cursor.losses:
+            return 1
+        return min(self.room, self.want.lane_messages or self.room)
+
+
+def take(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> None:
+    """Take what this lane has for the want."""
+    if not cursor.lane.keyed:
+        _take_open(tx, front, cursor, haul)
+    elif cursor.losses >= FRAGILE_LOSSES and not haul.may_take_fragile:
+        haul.met_fragile = True
+        haul.passed_over.add(cursor.id)
+    else:
+        _take_run(tx, front, cursor, haul)
+
+
+def _take_run(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> None:
+    """Lease a run from a keyed lane. It stops before the first message of a kind that is not accepted."""
+    haul.passed_over.add(cursor.id)  # one run of a lane to a claim, also if it is settled at delivery
+    room = haul.run_room(cursor)
+    run: list[Taken] = []
+    position, stopped = cursor.position, False
+    while len(run) < room and not stopped:
+        messages = tx.rows(SQL.messages, cursor.lane.id, position, room - len(run))
+        if not messages:
+            break
+        skips = _skips_among(tx, cursor, messages)
+        for message in messages:
+            if _is_passed(tx, front, cursor, message, skips):
+                position = message[0] + 1
+                continue
+            if haul.want.kinds is not None and message[2] not in haul.want.kinds:
+                stopped = True
+                break
+            is_head = message[0] == cursor.position
+            run.append(Taken(message, cursor.attempts if is_head else 0, cursor.losses if is_head else 0))
+            position = message[0] + 1
+    if not run:
+        rest(tx, cursor, position)
+        tx.hint(front.queue.name)
+        return
+    end = run[-1].message[0] + 1
+    fragile = cursor.position if run[0].losses >= FRAGILE_LOSSES else None
+    _deliver(tx, front, cursor, haul, run)
+    if haul.want.auto_settle:
+        rest(tx, cursor, end)
+    else:
+        _lease(tx, front, cursor, haul, run[0].message[0], end, 0, [], fragile)
+        tx.run(SQL.hold, cursor.id, end)
+
+
+def _skips_among(tx: Transaction, cursor: Cursor, messages: list[Row]) -> set[int]:
+    return {offset for (offset,) in tx.rows(TIME.skips_between, cursor.id, messages[0][0], messages[-1][0] + 1)}
+
+
+def _is_passed(tx: Transaction, front: Front, cursor: Cursor, message: Row, skips: set[int]) -> bool:
+    """Whether a claim goes past this message: skipped, addressed to another group, or out of its time to live.
+
+    What is passed inside a keyed run becomes a skip, so that settling and losing
+    the run need not know why it was not delivered.
+    """
+    offset, expires_at, group_id = message[0], message[9], message[10]
+    if offset in skips:
+        return True
+    addressed_elsewhere = group_id not in (None, cursor.group_id)
+    if not addressed_elsewhere and (expires_at is None or expires_at > tx.now):
+        return False
+    if cursor.lane.keyed:
+        tx.run(TIME.skip, cursor.id, offset)
+    if not addressed_elsewhere:
+        _expire(tx, front, cursor, offset, cursor.attempts if cursor.lane.keyed and offset == cursor.position else 0)
+    return True
+
+
+def _expire(tx: Transaction, front: Front, cursor: Cursor, offset: int, attempts: int) -> None:
+    gone = Finish(offset, JobState.CANCELED, attempts, "expired")
+    outcomes.finish(tx, front.queue, cursor.group_id, cursor.lane.id, [gone])
+
+
+def _take_open(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> None:
+    """Take an open lane's due retries, then its fresh messages."""
+    haul.passed_over.add(cursor.id)  # it gives all that it can at once
+    retries = _take_retries(tx, front, cursor, haul)
+    fresh, start, end, settled = _take_fresh(tx, front, cursor, haul.room - len(retries))
+    taken = retries + fresh
+    if taken:
+        fragile = next((each.message[0] for each in retries if each.losses >= FRAGILE_LOSSES), None)
+        if fragile is not None:
+            haul.may_take_fragile = False
+        _deliver(tx, front, cursor, haul, taken)
+        offsets = [each.message[0] for each in retries]
+        if haul.want.auto_settle:
+            tx.many(TIME.drop_retry, [(cursor.id, offset) for offset in offsets])
+        else:
+            tx.many(SQL.take_retry, [(cursor.id, offset, haul.want.token) for offset in offsets])
+            _lease(tx, front, cursor, haul, start, end, settled, offsets, fragile)
+    if end > cursor.position:
+        rest(tx, cursor, end)
+    else:
+        follow_retries(tx, cursor.id)
+
+
+def _take_retries(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> list[Taken]:
+    if cursor.due_at is None or cursor.due_at > tx.now:
+        return []
+    taken: list[Taken] = []
+    may_take_fragile = haul.may_take_fragile
+    rows = tx.rows(SQL.retries_to_take, cursor.id, tx.now, FRAGILE_LOSSES, may_take_fragile, haul.room)
+    while rows and len(taken) < haul.room:
+        for offset, attempts, losses in rows:
+            if len(taken) == haul.room:
+                break
+            message = tx.row(SQL.message, cursor.lane.id, offset)
+            assert message is not None
+            if message[9] is not None and message[9] <= tx.now:
+                tx.run(TIME.drop_retry, cursor.id, offset)
+                _expire(tx, front, cursor, offset, attempts)
+            elif losses >= FRAGILE_LOSSES and not may_take_fragile:
+                continue
+            else:
+                may_take_fragile &= losses < FRAGILE_LOSSES
+                taken.append(Taken(message, attempts, losses))
+        seen = [each.message[0] for each in taken]
+        rows = tx.rows(SQL.retries_to_take, cursor.id, tx.now, FRAGILE_LOSSES, may_take_fragile, haul.room + len(seen))
+        rows = [row for row in rows if row[0] not in seen]
+    return taken
+
+
+def _take_fresh(tx: Transaction, front: Front, cursor: Cursor, room: int) -> tuple[list[Taken], int, int, int]:
+    """Fresh messages, the range they span, and the bits of what is passed in it."""
+    taken: list[Taken] = []
+    start = position = cursor.position
+    settled = 0
+    while len(taken) < room:
+        messages = tx.rows(SQL.messages, cursor.lane.id, position, room - len(taken))
+        if not messages:
+            break
+        if not taken and not settled:
+            start = messages[0][0]
+        skips = _skips_among(tx, cursor, messages)
+        for message in messages:
+            position = message[0] + 1
+            if _is_passed(tx, front, cursor, message, skips):
+                settled |= 1 << (message[0] - start)
+            else:
+                taken.append(Taken(message, 0, 0))
+    return taken, start, position, settled
+
+
+def _lease(
+    tx: Transaction,
+    front: Front,
+    cursor: Cursor,
+    haul: Haul,
+    start: int,
+    end: int,
+    settled: int,
+    retried: list[int],
+    fragile: int | None,
+) -> None:
+    want = haul.want
+    bits = settled.to_bytes((settled.bit_length() + 7) // 8, "little") if settled else None
+    tx.run(
+        SQL.lease, want.token, cursor.lane.id, cursor.id, cursor.group_id, start, max(start, end), bits,
+        offsets_text(retried), fragile, want.owner, tx.now, _expires_at(tx, front, want),
+    )  # fmt: skip
+    if fragile is not None:
+        haul.may_take_fragile = False
+
+
+def _expires_at(tx: Transaction, front: Front, want: Want) -> int:
+    return tx.now + span(want.lease if want.lease is not None else front.queue.settings.lease)
+
+
+def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: list[Taken]) -> None:
+    """Hand the messages over; with `auto_settle`, complete them here and now."""
+    lane, queue, token = cursor.lane, front.queue.name, haul.want.token
+    expires_at = moment(_expires_at(tx, front, haul.want))
+    haul.lanes.add(lane.id)
+    for (
+        offset,
+        id,
+        kind,
+        priority,
+        payload,
+        headers,
+        created_at,
+        due_at,
+        entered_at,
+        _,
+        _,
+        retry_of,
+    ), attempts, _ in taken:
+        haul.deliveries.append(
+            Delivered(
+                token=token,
+                lane=LaneId(lane.id),
+                offset=offset,
+                id=id,
+                queue=queue,
+                key=lane.key,
+                kind=kind or lane.kind or "",
+                payload=payload,
+                headers=json.loads(headers) if headers else NO_HEADERS,
+                priority=(lane.priority or 0) if priority is None else priority,
+                attempt=attempts + 1,
+                created_at=moment(created_at),
+                due_at=moment(created_at if due_at is None else due_at),
+                entered_at=moment(entered_at),
+                expires_at=expires_at,
+                retry_of=retry_of,
+            )
+        )
+    if haul.want.auto_settle:
+        ends = [finish_of(each.message[0], Completed(None), each.attempts + 1, haul.want.owner, None) for each in taken]
+        outcomes.finish(tx, front.queue, cursor.group_id, lane.id, [end for end in ends if end is not None])
+    elif front.queue.settings.history is History.FULL and cursor.group_id == front.queue.default_group_id:
+        record_events(tx, [each.message[1] for each in taken], JobState.ASSIGNED, haul.want.owner or "")
