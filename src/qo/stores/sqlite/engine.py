@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import secrets
 import urllib.parse
@@ -38,7 +37,7 @@ from qo.stores.sqlite.extend import extend
 from qo.stores.sqlite.failures import translated
 from qo.stores.sqlite.moments import micros
 from qo.stores.sqlite.push import push_once
-from qo.stores.sqlite.session import Probe, Session
+from qo.stores.sqlite.session import News, Probe, Session
 from qo.stores.sqlite.settle import settle
 from qo.stores.sqlite.tidy import tidy
 from qo.stores.sqlite.transact import transact
@@ -78,11 +77,11 @@ class SqliteEngine:
         self._heard: Callable[[Hint], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._data_version: int | None = None
-        self._writer = Session(self._connect, self._begin, writes=True, committed=self._committed, probe=probe)
+        self._writer = Session(self._connect, self._begin, writes=True, news=self._news, probe=probe)
         self._reader = (
             self._writer
             if path == MEMORY
-            else Session(self._connect_to_read, self._begin, writes=False, committed=lambda _: None, probe=None)
+            else Session(self._connect_to_read, self._begin, writes=False, news=lambda _: None, probe=None)
         )
 
     @classmethod
@@ -237,13 +236,12 @@ class SqliteEngine:
     def _begin(self, connection: apsw.Connection, careful: bool) -> Transaction:
         return Transaction(connection, micros(self._clock()), self._draw, self._watched, careful)
 
-    def _committed(self, tx: Transaction) -> None:
+    def _news(self, tx: Transaction) -> News | None:
+        """The hint that a commit sends, if it has one to send and somebody listens."""
         if not (tx.hints or tx.finished or tx.hint_everyone) or self._heard is None or self._loop is None:
-            return
+            return None
         queues = None if tx.hint_everyone else frozenset(tx.hints)
-        hint = Hint(queues, frozenset(tx.finished))
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to hear
-            self._loop.call_soon_threadsafe(self._heard, hint)
+        return News(self._loop, partial(self._heard, Hint(queues, frozenset(tx.finished))))
 
 
 def _new_ids(tx: Transaction, count: int) -> list[MessageId]:

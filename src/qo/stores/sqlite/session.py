@@ -12,6 +12,7 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import apsw
@@ -42,6 +43,13 @@ class Reply(NamedTuple):
     error: BaseException | None
 
 
+class News(NamedTuple):
+    """Something to tell an event loop after a commit."""
+
+    loop: asyncio.AbstractEventLoop
+    hear: Callable[[], None]
+
+
 class Session:
     """Runs verbs on its own thread. `probe` is told of each step and of the verbs in it, for tests that crash there."""
 
@@ -51,13 +59,14 @@ class Session:
         begin: Callable[[apsw.Connection, bool], Transaction],
         *,
         writes: bool,
-        committed: Callable[[Transaction], None],
+        news: Callable[[Transaction], News | None],
         probe: Probe | None,
     ) -> None:
         self._connect = connect
         self._begin = begin
         self._begin_sql = "BEGIN IMMEDIATE" if writes else "BEGIN"
-        self._committed = committed
+        self._news = news
+        self._untold: list[News] = []
         self._probe = probe
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._opened: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -98,7 +107,9 @@ class Session:
         while going_on:
             calls, going_on = self._gather()
             if calls:
-                _reply(self._answer(connection, calls))
+                replies = self._answer(connection, calls)
+                _tell(self._untold, replies)
+                self._untold.clear()
         connection.close()
 
     def _gather(self) -> tuple[list[Call], bool]:
@@ -139,7 +150,9 @@ class Session:
                 connection.execute("ROLLBACK")
             raise
         self._told("after commit", calls)
-        self._committed(transaction)
+        news = self._news(transaction)
+        if news is not None:
+            self._untold.append(news)
         return values
 
     def _told(self, point: str, calls: list[Call]) -> None:
@@ -147,21 +160,28 @@ class Session:
             self._probe(point, [call.name for call in calls])
 
 
-def _reply(replies: list[Reply]) -> None:
-    """Hand answers over with one hop per event loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Reply]] = {}
+def _tell(news: list[News], replies: list[Reply]) -> None:
+    """Hand news and answers over, with one hop per event loop: each hop wakes a thread."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Callable[[], None]]] = {}
+    for loop, hear in news:
+        by_loop.setdefault(loop, []).append(hear)
     for reply in replies:
-        by_loop.setdefault(reply.call.loop, []).append(reply)
-    for loop, mine in by_loop.items():
+        by_loop.setdefault(reply.call.loop, []).append(partial(_resolve, reply))
+    for loop, callbacks in by_loop.items():
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody is left to hear
-            loop.call_soon_threadsafe(_resolve, mine)
+            loop.call_soon_threadsafe(_call_all, callbacks)
 
 
-def _resolve(replies: list[Reply]) -> None:
-    for call, value, error in replies:
-        if call.answer.done():
-            continue
-        if error is None:
-            call.answer.set_result(value)
-        else:
-            call.answer.set_exception(error)
+def _call_all(callbacks: list[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        callback()
+
+
+def _resolve(reply: Reply) -> None:
+    answer = reply.call.answer
+    if answer.done():
+        return
+    if reply.error is None:
+        answer.set_result(reply.value)
+    else:
+        answer.set_exception(reply.error)
