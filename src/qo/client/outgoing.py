@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from qo.client.payload import packed
+from qo.client.payload import RAW, encoded, marked
 from qo.core.errors import Invalid
 from qo.core.message import Dedupe, MessageId, NewMessage, check_due_at
 from qo.core.names import DEFAULT_KIND
@@ -41,7 +41,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
     def addressed(self, queue: str, id: MessageId, now: datetime) -> NewMessage:
         """Check it and turn it into what the store takes."""
-        payload, headers = packed(self.payload, self.headers)
+        payload, headers = self.payload, self.headers
+        if isinstance(payload, RAW):
+            payload, headers = marked(payload, headers)
+        else:
+            payload = encoded("payload", payload)
         if self.delay is None and self.due_at is None and self.ttl is None and self.dedupe is None:
             return NewMessage(id, queue, payload, self.kind, self.key, self.priority, headers)
         return NewMessage(

@@ -11,7 +11,7 @@ import msgspec
 from qo.core.errors import Invalid
 from qo.core.message import BYTES_CONTENT, CONTENT_TYPE
 
-_RAW = (bytes, bytearray, memoryview)
+RAW = (bytes, bytearray, memoryview)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
@@ -38,11 +38,9 @@ def _hides_a_number(value: Any) -> bool:
     return False
 
 
-def packed(payload: Any, headers: Mapping[str, str] | None) -> tuple[bytes, Mapping[str, str] | None]:
-    """A payload's bytes, and its headers. Bytes pass as they are and are marked, unless the caller marked them."""
-    if isinstance(payload, _RAW):
-        return bytes(payload), {CONTENT_TYPE: BYTES_CONTENT, **(headers or {})}
-    return encoded("payload", payload), headers
+def marked(payload: Any, headers: Mapping[str, str] | None) -> tuple[bytes, Mapping[str, str]]:
+    """Bytes pass as they are, and are marked as such unless the caller marked them."""
+    return bytes(payload), {CONTENT_TYPE: BYTES_CONTENT, **(headers or {})}
 
 
 def unpacked(payload: bytes, headers: Mapping[str, str]) -> Any:

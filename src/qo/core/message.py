@@ -103,13 +103,8 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
             checked_key("key", self.key)
         if self.priority != 0:
             check_priority(self.priority)
-        if not self.is_plain:
+        if self.headers is not None or self.due_at is not None or self.ttl is not None or self.dedupe is not None:
             self._check_adornments()
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it says nothing but its payload, kind, key and priority, as most do."""
-        return self.headers is None and self.due_at is None and self.ttl is None and self.dedupe is None
 
     def _check_adornments(self) -> None:
         if self.headers is not None:

@@ -24,7 +24,8 @@ from qo.stores.sqlite.transaction import QueueRow, Transaction
 
 SQL = statements("push")
 
-Arrivals = dict[tuple[str, str | None, str | None, int | None], list[NewMessage]]
+LaneKey = tuple[str, str | None, str | None, int | None]
+Arrivals = dict[LaneKey, list[NewMessage]]
 """What is to be appended, by queue and lane."""
 
 
@@ -61,9 +62,9 @@ def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
     """Judge each message, then append lane by lane: few statements for all of a lane."""
     answers: list[Pushed] = []
     arrivals: Arrivals = {}
+    adorned: set[LaneKey] = set()  # lanes to which more than payloads come
     on_the_way: set[MessageId] = set()
-    here: set[MessageId] = set()  # filled when a batch met an id that is taken, and is run again with care
-    queue, name, limit = None, None, 0
+    queue, name, limit = None, "", 0
     for message in messages:
         if message.queue != name or queue is None:
             queue, name = queue_to_use(tx, message.queue), message.queue
@@ -71,27 +72,24 @@ def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
         if len(message.payload) > limit:
             answers.append(_too_large(queue, message))
             continue
-        if message.id in here:
-            answers.append(Stored(message.id))
-            continue
-        if tx.careful:
-            here.add(message.id)
         if message.dedupe is not None or message.due_at is not None or tx.careful:
             answer, entered = _settled_before_entry(tx, queue, message, on_the_way)
             if entered:
                 answers.append(answer)
                 continue
         key = message.key
-        lane = (name, None, message.kind, message.priority) if key is None else (name, key, None, None)
+        lane: LaneKey = (name, None, message.kind, message.priority) if key is None else (name, key, None, None)
+        if message.headers is not None or message.ttl is not None or message.due_at is not None:
+            adorned.add(lane)
         arriving = arrivals.get(lane)
         if arriving is None:
             arrivals[lane] = [message]
         else:
             arriving.append(message)
         answers.append(Stored(message.id))
-    for (queue_name, key, kind, priority), arriving in arrivals.items():
-        queue = queue_to_use(tx, queue_name)
-        _append(tx, queue, lane_to_use(tx, queue, LaneName(key, kind, priority)), arriving)
+    for lane, arriving in arrivals.items():
+        queue = queue_to_use(tx, lane[0])
+        _append(tx, queue, lane_to_use(tx, queue, LaneName(*lane[1:])), arriving, plain=lane not in adorned)
     return answers
 
 
@@ -99,23 +97,25 @@ def _settled_before_entry(
     tx: Transaction, queue: QueueRow, message: NewMessage, on_the_way: set[MessageId]
 ) -> tuple[Pushed, bool]:
     """What becomes of a message that may not enter a lane now, and whether that is all that becomes of it."""
+    if message.id in on_the_way:
+        return Stored(message.id), True
     if message.dedupe is not None:
         first = dedupe.holder(tx, queue, message, on_the_way)
         if first is not None:
             return Duplicate(first), True
-        on_the_way.add(message.id)
     if _is_repeat(tx, message):
         return Stored(message.id), True
+    on_the_way.add(message.id)
     if message.due_at is not None and micros(message.due_at) > tx.now:
         intake.delay(tx, queue, message, _expires_at(tx, queue, message))
         return Stored(message.id), True
     return Stored(message.id), False
 
 
-def _append(tx: Transaction, queue: QueueRow, lane: Lane, messages: list[NewMessage]) -> None:
+def _append(tx: Transaction, queue: QueueRow, lane: Lane, messages: list[NewMessage], *, plain: bool) -> None:
     if lane.keyed:
         intake.enter_due_of_key(tx, queue, lane)
-    if lane.keyed or queue.settings.ttl is not None or not all(message.is_plain for message in messages):
+    if lane.keyed or queue.settings.ttl is not None or not plain:
         first = messages[0]
         head = Head(first.kind, first.priority, _expires_at(tx, queue, first), None)
         append(tx, queue, lane, [_columns(tx, queue, lane, message) for message in messages], head)

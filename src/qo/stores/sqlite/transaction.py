@@ -20,7 +20,7 @@ from qo.stores.sqlite.statements import wide
 Row = tuple[Any, ...]
 
 
-WIDE_ROWS = 20
+WIDE_ROWS = 40
 
 Wide = Mapping[int, str]
 """A statement for each number of rows from 1 to WIDE_ROWS."""
