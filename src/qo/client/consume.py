@@ -22,6 +22,8 @@ log = logging.getLogger("qo.client")
 
 Handler = Callable[[Delivery], Awaitable[Any]]
 
+BATCH = 10
+CONCURRENCY = 10
 EXTEND_AFTER = 3
 """Leases are extended when a third of them is over."""
 

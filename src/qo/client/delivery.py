@@ -25,7 +25,7 @@ from qo.core.lease import (
     Verdict,
 )
 from qo.core.message import id_text
-from qo.core.queue import duration
+from qo.core.queue import DEFAULT_LEASE, duration
 
 
 class Delivery:
@@ -131,7 +131,7 @@ class Delivery:
         each = self.delivered
         return Settlement(token=each.token, lane=each.lane, offset=each.offset, report=report)
 
-    async def extend(self, lease: timedelta | float = 30, *, started: bool = True) -> bool:
+    async def extend(self, lease: timedelta | float = DEFAULT_LEASE, *, started: bool = True) -> bool:
         """Hold the lease for so long from now. Whether the message was canceled meanwhile.
 
         Extends everything that was claimed together with it. Never shortens.

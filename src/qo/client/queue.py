@@ -10,6 +10,7 @@ from typing import Any, overload
 
 from qo.client import consume
 from qo.client.arguments import check_consumer, checked_kinds, is_async, positive, read_state
+from qo.client.consume import BATCH, CONCURRENCY
 from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.front import Front
@@ -176,8 +177,8 @@ class Queue:
         self,
         handler: Handler | None = None,
         *,
-        batch: int = 10,
-        concurrency: int = 10,
+        batch: int = BATCH,
+        concurrency: int = CONCURRENCY,
         lease: Length | None = None,
         kinds: Collection[str] | None = None,
         idle: Length | None = None,

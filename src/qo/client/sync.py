@@ -17,6 +17,7 @@ from typing import Any, Self, overload
 
 from qo.client.arguments import check_consumer
 from qo.client.client import Client
+from qo.client.consume import BATCH, CONCURRENCY
 from qo.client.delivery import Delivery
 from qo.client.outgoing import Message
 from qo.client.portal import Portal
@@ -134,8 +135,8 @@ class SyncQueue:
         self,
         handler: Callable[[SyncDelivery], Any] | None = None,
         *,
-        batch: int = 10,
-        concurrency: int = 10,
+        batch: int = BATCH,
+        concurrency: int = CONCURRENCY,
         lease: Length | None = None,
         kinds: Collection[str] | None = None,
         idle: Length | None = None,

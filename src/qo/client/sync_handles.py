@@ -14,6 +14,7 @@ from qo.client.portal import Portal
 from qo.client.queue import Length
 from qo.core.lease import Report, Settlement, Verdict
 from qo.core.outcome import CancelAnswer, DeadLetter, Event, Job, JobState
+from qo.core.queue import DEFAULT_LEASE
 
 
 class SyncDelivery:
@@ -56,7 +57,7 @@ class SyncDelivery:
     def settlement(self, report: Report) -> Settlement:
         return self.delivery.settlement(report)
 
-    def extend(self, lease: Length = 30, *, started: bool = True) -> bool:
+    def extend(self, lease: Length = DEFAULT_LEASE, *, started: bool = True) -> bool:
         return self._portal.call(self.delivery.extend(lease, started=started))
 
     def __enter__(self) -> Self:

@@ -17,6 +17,7 @@ from qo.core.retry import RetryPolicy
 
 ZERO = timedelta(0)
 LONGEST = timedelta(days=36500)
+DEFAULT_LEASE = timedelta(seconds=30)
 
 
 class History(StrEnum):
@@ -44,7 +45,7 @@ class QueueSettings:
     default_group  False: the default group does not hold messages back
     """
 
-    lease: timedelta = timedelta(seconds=30)
+    lease: timedelta = DEFAULT_LEASE
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     max_lost: int = 5
     max_payload: int = 1024 * 1024
