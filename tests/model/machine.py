@@ -250,7 +250,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
             self.compare_ask_again(want, answer)
             return
         got = [(each.id, self.number_of(each, expected), each.offset, each.attempt) for each in answer.deliveries]
-        assert got == expected
+        assert got == expected, (got, expected)
         for each in answer.deliveries:
             keyed = each.key is not None
             seen[f"claim {'settled at delivery' if want.auto_settle else 'leased'} {_kind_of_lane(keyed)}"] += 1

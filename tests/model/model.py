@@ -431,7 +431,8 @@ class Model:
                 times += [lease.expires_at for lease in self._live(lane, want.group) if self._unsettled(lease)]
                 pending = self._pending(lane, want.group)
                 if lane.key is not None and pending and not self._live(lane, want.group):
-                    times.append(pending[0].expires_at or self.now)
+                    backoff_ends = self._record(pending[0], want.group).due or self.now
+                    times.append(max(pending[0].expires_at or self.now, backoff_ends))
                 for message in pending:
                     due = self._record(message, want.group).due
                     if due is not None and due > self.now:

@@ -15,8 +15,9 @@ from qo.stores.sqlite.statements import statements, wide
 
 FOLDER = Path(str(files(qo.stores.sqlite)))
 VERBS = sorted(path.stem for path in (FOLDER / "sql").glob("*.sql"))
-HOT = ("lanes", "push", "advance", "claim", "settle", "cancel", "tidy", "outcomes", "dead")
+HOT = ("lanes", "places", "push", "advance", "claim", "settle", "cancel", "tidy", "outcomes", "dead")
 SMALL_TABLES = {"group_filters"}
+NEWEST = "SCAN messages"  # the newest row alone: checked below
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +46,28 @@ def test_no_hot_statement_scans_a_table(connection, verb):
 
 
 def _bounded(scan: str) -> bool:
-    """Reading the low end of an index, or a table that has a handful of rows."""
-    return "USING" in scan or scan.split()[1] in SMALL_TABLES
+    """Reading one end of an index or of the log, or a table that has a handful of rows."""
+    return "USING" in scan or scan.split()[1] in SMALL_TABLES or scan == NEWEST
 
 
-def test_a_job_is_found_by_its_id(connection):
-    plan = [
-        step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {statements('inspect').job}", (b"",)).fetchall()
-    ]
-    assert "SEARCH m USING INDEX messages_by_id (id=?)" in plan
-    assert [step for step in plan if step.startswith("SCAN") and step != "SCAN jobs"] == []
+def test_only_the_newest_message_is_read_without_a_search():
+    hot = {f"{verb}.{name}": sql for verb in HOT for name, sql in statements(verb).texts.items()}
+    unsearched = [name for name, sql in hot.items() if re.search(r"FROM messages (ORDER|LIMIT|$)", sql)]
+    assert unsearched == ["places.newest"]
+    assert hot["places.newest"].endswith("ORDER BY row DESC LIMIT 1")
+
+
+@pytest.mark.parametrize("name", ["job_in_lane", "job_in_intake"])
+def test_a_job_is_found_without_a_scan(connection, name):
+    sql = getattr(statements("inspect"), name)
+    plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", (b"",)).fetchall()]
+    assert [step for step in plan if step.startswith("SCAN")] == []
+
+
+def test_a_claim_reads_messages_in_order_without_sorting(connection):
+    sql = statements("claim").messages
+    plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {sql}", (1, 1, 1)).fetchall()]
+    assert [step for step in plan if "TEMP B-TREE" in step] == []
 
 
 def test_a_wide_statement_shares_some_values_and_counts_on_the_others():

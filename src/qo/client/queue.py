@@ -93,7 +93,7 @@ class Queue:
     def prepare(self, messages: Iterable[Message]) -> list[NewMessage]:
         """Check messages and give them their ids, without pushing them; `Client.transact` takes the answer."""
         batch, now = list(messages), self.front.now()
-        if not all(isinstance(message, Message) for message in batch):
+        if not all(issubclass(kind, Message) for kind in set(map(type, batch))):
             raise Invalid("messages", "must be qo.Message objects; wrap each payload in one")
         ids = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), len(batch))
         return [message.addressed(self.name, id, now) for message, id in zip(batch, ids, strict=True)]

@@ -6,16 +6,17 @@ per message on the hot path (docs/decisions/0003-msgspec-values.md).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import pairwise
 from typing import NewType
 from uuid import UUID
 
 import msgspec
 
 from qo.core.errors import Invalid, TooLarge
-from qo.core.names import DEFAULT_KIND, checked_key, checked_name
+from qo.core.names import DEFAULT_KIND, checked_key, checked_name, known_names
 
 MessageId = NewType("MessageId", bytes)
 """The 16 bytes of a UUIDv7; text only where people see it (`id_text`). Ids of one batch sort in its order."""
@@ -40,6 +41,23 @@ def message_ids(milliseconds: int, entropy: int, count: int) -> list[MessageId]:
     version, variant = 0x7000 | rest >> 14 & 0xFFF, 0x8000 | rest & 0x3FFF
     front = milliseconds.to_bytes(6) + version.to_bytes(2) + variant.to_bytes(2)
     return [front + number.to_bytes(6) for number in range(counter, counter + count)]  # type: ignore[misc]
+
+
+def runs_of_ids(ids: Sequence[bytes]) -> list[tuple[bytes, bytes, int]]:
+    """Ids that count up one by one, as (first, last, how many). The ids of one call make one run."""
+    count = len(ids)
+    if _is_one_run(ids, count):
+        return [(ids[0], ids[-1], count)]
+    numbers = [int.from_bytes(id) for id in ids]
+    starts = [0, *(at for at in range(1, count) if numbers[at] != numbers[at - 1] + 1), count]
+    return [(ids[start], ids[end - 1], end - start) for start, end in pairwise(starts)]
+
+
+def _is_one_run(ids: Sequence[bytes], count: int) -> bool:
+    """So many different ids, in order, from the first to the last: there is no room for a gap."""
+    if int.from_bytes(ids[-1]) - int.from_bytes(ids[0]) != count - 1:
+        return False
+    return len(set(ids)) == count and sorted(ids) == ids
 
 
 def id_text(id: MessageId) -> str:
@@ -97,8 +115,10 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     dedupe: Dedupe | None = None
 
     def __post_init__(self) -> None:
-        checked_name("queue", self.queue)
-        checked_name("kind", self.kind)
+        if self.queue not in known_names:
+            checked_name("queue", self.queue)
+        if self.kind not in known_names:
+            checked_name("kind", self.kind)
         if self.key is not None:
             checked_key("key", self.key)
         if self.priority != 0:

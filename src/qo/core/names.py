@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from functools import lru_cache
 
 from qo.core.errors import Invalid
 
@@ -19,9 +18,29 @@ DEFAULT_GROUP = "default"
 DEFAULT_KIND = "default"
 
 
-@lru_cache(maxsize=4096)
-def checked_name(field: str, value: str, limit: int = NAME_LIMIT) -> str:
+KNOWN_LIMIT = 4096
+known_names: set[str] = set()
+"""Names that were found usable before, up to a limit: the hot path looks here first."""
+
+
+def checked_name(field: str, value: str) -> str:
     """Return `value` if it is a usable name, else raise `Invalid` for `field`."""
+    if value.__class__ is str and value in known_names:
+        return value
+    _check(field, value, NAME_LIMIT)
+    if len(known_names) >= KNOWN_LIMIT:
+        known_names.clear()
+    known_names.add(value)
+    return value
+
+
+def checked_key(field: str, value: str) -> str:
+    """A key may be longer than a name: it is data, not an address."""
+    _check(field, value, KEY_LIMIT)
+    return value
+
+
+def _check(field: str, value: str, limit: int) -> None:
     if not isinstance(value, str):
         raise Invalid(field, f"must be text, not {type(value).__name__}")
     if not value:
@@ -30,18 +49,12 @@ def checked_name(field: str, value: str, limit: int = NAME_LIMIT) -> str:
         raise Invalid(field, f"must have at most {limit} characters, this one has {len(value)}")
     if value != value.strip():
         raise Invalid(field, "must not begin or end with white space")
-    if any(ord(character) < 32 or ord(character) == 127 for character in value):
+    if not value.isprintable() and any(ord(character) < 32 or ord(character) == 127 for character in value):
         raise Invalid(field, "must not contain control characters")
     try:
         value.encode()
     except UnicodeEncodeError:
         raise Invalid(field, "must be valid Unicode text (it contains a lone surrogate)") from None
-    return value
-
-
-def checked_key(field: str, value: str) -> str:
-    """A key may be longer than a name: it is data, not an address."""
-    return checked_name(field, value, KEY_LIMIT)
 
 
 def namespace_and_task(queue: str) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from qo.stores.sqlite.advance import lapse_whole, lease_over
 from qo.stores.sqlite.lanes import Cursor, cursor_in, follow_retries, rest
 from qo.stores.sqlite.leases import offsets_text
 from qo.stores.sqlite.outcomes import Finish
+from qo.stores.sqlite.places import row_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
@@ -30,10 +31,10 @@ def _cancel(tx: Transaction, id: MessageId, group: str) -> CancelAnswer:
     waiting = tx.row(SQL.intake, id)
     if waiting is not None:
         return _cancel_intake(tx, id, tx.existing_queue(waiting[1]), group)
-    found = tx.row(SQL.message, id)
-    if found is None:
+    row = row_of(tx, id)
+    if row is None:
         return CancelAnswer.NOT_FOUND
-    lane_id, offset, addressed_to, queue_name = found
+    lane_id, offset, addressed_to, queue_name = tx.row(SQL.message, row) or ()
     queue = tx.existing_queue(queue_name)
     group_id = tx.group_id(queue, group)
     if group_id is None or addressed_to not in (None, group_id):

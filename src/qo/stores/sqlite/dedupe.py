@@ -10,6 +10,7 @@ from qo.core.message import DedupeScope, MessageId, NewMessage
 from qo.stores.sqlite.advance import lapse_whole, lease_over
 from qo.stores.sqlite.lanes import cursor_in
 from qo.stores.sqlite.moments import span
+from qo.stores.sqlite.places import row_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
@@ -46,12 +47,12 @@ def _scope(message: NewMessage) -> str:
 
 def is_finished(tx: Transaction, queue: QueueRow, id: MessageId) -> bool:
     """Whether a message is completed, dead, canceled or removed, for the default group."""
-    if tx.row(SQL.in_intake, id):
+    if tx.row(SQL.waits_in_intake, id):
         return False
-    place = tx.row(SQL.place, id)
-    if place is None:
+    row = row_of(tx, id)
+    if row is None:
         return True
-    lane_id, offset, addressed_to = place
+    lane_id, offset, addressed_to = tx.row(SQL.place, row) or ()
     if addressed_to not in (None, queue.default_group_id):
         return True
     cursor = cursor_in(tx, lane_id, queue.default_group_id)

@@ -23,6 +23,7 @@ from qo.core.outcome import (
 )
 from qo.stores.sqlite.leases import read_lease
 from qo.stores.sqlite.moments import maybe_moment, moment
+from qo.stores.sqlite.places import row_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Row, Transaction, read_settings
 
@@ -115,13 +116,18 @@ def lanes(tx: Transaction, queue_name: str, group: str, after: int, limit: int) 
 
 
 def jobs(tx: Transaction, ids: Sequence[MessageId]) -> list[Job | None]:
-    rows = (tx.row(SQL.job, id) for id in ids)
-    return [None if row is None else _job(tx, row) for row in rows]
+    return [_job_of(tx, id) for id in ids]
+
+
+def _job_of(tx: Transaction, id: MessageId) -> Job | None:
+    row = row_of(tx, id)
+    found = tx.row(SQL.job_in_intake, id) if row is None else tx.row(SQL.job_in_lane, row)
+    return None if found is None else _job(tx, found)
 
 
 def _job(tx: Transaction, row: Row) -> Job:
     (_, queue, kind, key, state, attempt, _, created_at, due_at, owner, lease_expires_at, heartbeat_at, started_at,
-     finished_at, reason, error, result, payload, headers, id) = row  # fmt: skip
+     finished_at, reason, error, result, payload, headers, id, _) = row  # fmt: skip
     state = None if state is None else JobState(state)
     if state in (JobState.ASSIGNED, JobState.RUNNING) and lease_expires_at <= tx.now:
         state, owner, lease_expires_at, started_at = JobState.QUEUED, None, None, None
@@ -154,8 +160,7 @@ def list_jobs(tx: Transaction, queue_name: str, state: JobState | None, before: 
     end = b"\xff" * 16 if before is None else checked_id("before", before)
     found: list[Job] = []
     for (id,) in tx.rows(SQL.newest, queue_id, end, limit if state is None else SCAN_LIMIT):
-        row = tx.row(SQL.job, id)
-        job = None if row is None else _job(tx, row)
+        job = _job_of(tx, id)
         if job is not None and state in (None, job.state):
             found.append(job)
             if len(found) == limit:

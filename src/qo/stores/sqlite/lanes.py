@@ -13,6 +13,7 @@ from qo.core.names import DEFAULT_GROUP, namespace_and_task
 from qo.core.outcome import JobState
 from qo.core.queue import History, QueueSettings
 from qo.stores.sqlite.moments import micros, moment
+from qo.stores.sqlite.places import place
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction, widened
 
@@ -116,8 +117,10 @@ def lane_to_use(tx: Transaction, queue: QueueRow, name: LaneName) -> Lane:
 def append(tx: Transaction, queue: QueueRow, lane: Lane, entries: Sequence[Entry], head: Head) -> None:
     """Give the entries the lane's next offsets, in order, and wake the cursors that had nothing to do."""
     entered = lane.enters_at(tx.now)
+    ids = [entry[0] for entry in entries]
+    place(tx, lane.id, lane.tail, ids)
     tx.many(SQL.append, [(lane.id, offset, entered, *entry) for offset, entry in enumerate(entries, lane.tail)])
-    _grown(tx, queue, lane, [entry[0] for entry in entries], head)
+    _grown(tx, queue, lane, ids, head)
 
 
 def append_plain(tx: Transaction, queue: QueueRow, lane: Lane, messages: Sequence[NewMessage]) -> None:
@@ -125,9 +128,11 @@ def append_plain(tx: Transaction, queue: QueueRow, lane: Lane, messages: Sequenc
     own: list[bytes] = []
     for message in messages:
         own += (message.id, message.payload)
+    ids = own[::2]
+    place(tx, lane.id, lane.tail, ids)
     shared = (lane.id, lane.tail, lane.enters_at(tx.now), tx.now)
     tx.run_wide(APPEND_PLAIN, shared, own, len(messages), step=1)
-    _grown(tx, queue, lane, own[::2], Head(messages[0].kind, messages[0].priority, None, None))
+    _grown(tx, queue, lane, ids, Head(messages[0].kind, messages[0].priority, None, None))
 
 
 def _grown(tx: Transaction, queue: QueueRow, lane: Lane, ids: Sequence[bytes], head: Head) -> None:

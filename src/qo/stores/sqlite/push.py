@@ -19,6 +19,7 @@ from qo.stores.sqlite.lanes import (
     queue_to_use,
 )
 from qo.stores.sqlite.moments import micros, span
+from qo.stores.sqlite.places import row_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
@@ -64,11 +65,15 @@ def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
     arrivals: Arrivals = {}
     adorned: set[LaneKey] = set()  # lanes to which more than payloads come
     on_the_way: set[MessageId] = set()
-    queue, name, limit = None, "", 0
+    address = None
     for message in messages:
-        if message.queue != name or queue is None:
-            queue, name = queue_to_use(tx, message.queue), message.queue
+        queue_name, key, kind, priority = next_address = message.queue, message.key, message.kind, message.priority
+        if next_address != address:  # mostly the same as the one before
+            address = next_address
+            queue = queue_to_use(tx, queue_name)
             limit = queue.settings.max_payload
+            lane: LaneKey = (queue_name, key, None, None) if key is not None else (queue_name, None, kind, priority)
+            arriving = arrivals.get(lane, [])
         if len(message.payload) > limit:
             answers.append(_too_large(queue, message))
             continue
@@ -77,15 +82,11 @@ def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
             if entered:
                 answers.append(answer)
                 continue
-        key = message.key
-        lane: LaneKey = (name, None, message.kind, message.priority) if key is None else (name, key, None, None)
         if message.headers is not None or message.ttl is not None or message.due_at is not None:
             adorned.add(lane)
-        arriving = arrivals.get(lane)
-        if arriving is None:
-            arrivals[lane] = [message]
-        else:
-            arriving.append(message)
+        if not arriving:
+            arrivals[lane] = arriving  # lanes come into being in the order of their first arrivals
+        arriving.append(message)
         answers.append(Stored(message.id))
     for lane, arriving in arrivals.items():
         queue = queue_to_use(tx, lane[0])
@@ -146,7 +147,7 @@ def _too_large(queue: QueueRow, message: NewMessage) -> Refused:
 
 def _is_repeat(tx: Transaction, message: NewMessage) -> bool:
     """Whether this very message is stored already: its producer did not hear the first answer."""
-    return tx.row(SQL.known_id, message.id) is not None
+    return row_of(tx, message.id) is not None or tx.row(SQL.in_intake, message.id) is not None
 
 
 def _expires_at(tx: Transaction, queue: QueueRow, message: NewMessage) -> int | None:

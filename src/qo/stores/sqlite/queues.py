@@ -36,8 +36,10 @@ def purge(tx: Transaction, name: str) -> int:
     queue = tx.existing_queue(name)
     count: int = tx.value(SQL.count_messages, queue.id)
     tx.run(SQL.end_leases, queue.id, tx.now)
-    drop = SQL.drop_events, SQL.drop_intake_events, SQL.drop_messages, SQL.drop_outcomes, SQL.drop_addressed
-    for sql in (*drop, SQL.drop_retries, SQL.drop_skips, SQL.drop_intake, SQL.drop_marks):
+    tx.newest = None
+    log = SQL.drop_events, SQL.drop_intake_events, SQL.drop_id_runs, SQL.drop_messages, SQL.drop_stretches
+    rest = SQL.drop_outcomes, SQL.drop_addressed, SQL.drop_retries, SQL.drop_skips, SQL.drop_intake, SQL.drop_marks
+    for sql in (*log, *rest):
         tx.run(sql, queue.id)
     tx.run(SQL.empty_cursors, queue.id)
     tx.run(SQL.empty_lanes, queue.id, tx.now + TIDY_REST)

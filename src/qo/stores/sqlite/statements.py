@@ -1,4 +1,9 @@
-"""SQL lives in files named for its verb; each statement has a name and says which index serves it."""
+"""SQL lives in files named for its verb; each statement has a name and says which index serves it.
+
+Two phrases say where a lane's messages lie (see `places`): `row_at(lane, offset)`
+is a message's row, and `FROM messages_from(lane, offset)` reads messages `m` from
+an offset on, through the lane's stretches `s`; more conditions follow with AND.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,16 @@ from importlib.resources import files
 
 _NAMED = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+
+_ROW_AT = re.compile(r"row_at\(([^,()]+), ([^,()]+)\)")
+_ROW = """(SELECT row + {offset} - first FROM stretches
+    WHERE lane_id = {lane} AND first <= {offset} ORDER BY first DESC LIMIT 1)"""
+
+_MESSAGES_FROM = re.compile(r"messages_from\(([^,()]+), ([^,()]+)\)")
+_MESSAGES = """spans s CROSS JOIN messages m
+    ON m.row >= s.row + max({offset} - s.first, 0) AND m.row < s.row + s.last - s.first
+WHERE s.lane_id = {lane}
+    AND s.first >= coalesce((SELECT max(first) FROM stretches WHERE lane_id = {lane} AND first <= {offset}), 0)"""
 
 
 class Statements:
@@ -48,5 +63,10 @@ def statements(verb: str) -> Statements:
     """Read `sql/<verb>.sql`."""
     text = (files(__package__) / "sql" / f"{verb}.sql").read_text()
     _, *parts = _NAMED.split(text)
-    bodies = (_COMMENT.sub("", body).strip().rstrip(";") for body in parts[1::2])
+    bodies = (_spelled_out(_COMMENT.sub("", body).strip().rstrip(";")) for body in parts[1::2])
     return Statements(f"{verb}.sql", dict(zip(parts[::2], bodies, strict=True)))
+
+
+def _spelled_out(sql: str) -> str:
+    sql = _ROW_AT.sub(lambda found: _ROW.format(lane=found[1], offset=found[2]), sql)
+    return _MESSAGES_FROM.sub(lambda found: _MESSAGES.format(lane=found[1], offset=found[2]), sql)

@@ -19,6 +19,7 @@ from qo.stores.sqlite.groups import first_entered
 from qo.stores.sqlite.lanes import Lane, cursor_by_id, follow_retries, rest
 from qo.stores.sqlite.leases import LeaseRow, read_lease
 from qo.stores.sqlite.moments import maybe_moment, span
+from qo.stores.sqlite.places import remove_below
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
@@ -144,8 +145,9 @@ def _remove_below(tx: Transaction, lane: Lane, floor: int) -> None:
             rest(tx, cursor_by_id(tx, cursor_id), floor)
     if tx.watched:
         tx.finished |= {id for (id,) in tx.rows(SQL.watched, lane.id, floor)} & tx.watched
-    for sql in (SQL.drop_events, SQL.drop_messages, SQL.drop_addressed, SQL.drop_outcomes, SQL.drop_marks):
+    for sql in (SQL.drop_events, SQL.drop_addressed, SQL.drop_outcomes, SQL.drop_marks):
         tx.run(sql, lane.id, floor)
+    remove_below(tx, lane.id, floor)
 
 
 def _drop_if_unused(tx: Transaction, lane: Lane) -> bool:

@@ -40,7 +40,7 @@ def _once(tx: Transaction, unit: Unit) -> Done | Undone:
         with tx.savepoint():
             done = _do(tx, unit)
     except _InTheWay as stop:
-        tx.forget_queues()
+        tx.forget()
         return stop.undone
     return done
 

@@ -51,6 +51,7 @@ class Transaction:
         self.hints: set[str] = set()
         self.hint_everyone = False
         self.finished: set[MessageId] = set()
+        self.newest: Row | None = None  # row, lane and offset of the log's newest message, once known
         self._connection = connection
         self._execute = connection.execute
         self._queues: dict[str, QueueRow] = {}
@@ -126,9 +127,10 @@ class Transaction:
         """Read it anew next time."""
         self._queues.pop(name, None)
 
-    def forget_queues(self) -> None:
-        """After an undone savepoint: a queue created in it is gone."""
+    def forget(self) -> None:
+        """After an undone savepoint: what was created in it is gone."""
         self._queues.clear()
+        self.newest = None
 
     def group_id(self, queue: QueueRow, group: str) -> int | None:
         if group == DEFAULT_GROUP:

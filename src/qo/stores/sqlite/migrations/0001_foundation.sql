@@ -54,9 +54,11 @@ CREATE UNIQUE INDEX lanes_open ON lanes (queue_id, kind, priority) WHERE key IS 
 CREATE INDEX lanes_by_queue ON lanes (queue_id);
 CREATE INDEX lanes_to_tidy ON lanes (tidy_at) WHERE tidy_at IS NOT NULL;
 
--- A rowid table with two indexes took inserts at the rate of one clustered on
--- (lane_id, offset), and large payloads a fifth faster (decisions/0002).
+-- Rows are numbered in the order of commits and have no index of their own: a
+-- pushed batch is found through one row of each of the next two tables
+-- (decisions/0006).
 CREATE TABLE messages (
+    row INTEGER PRIMARY KEY,
     lane_id INTEGER NOT NULL,
     offset INTEGER NOT NULL,
     id BLOB NOT NULL,
@@ -71,8 +73,29 @@ CREATE TABLE messages (
     group_id INTEGER,            -- addressed to this group alone (a retried dead letter)
     retry_of BLOB
 ) STRICT;
-CREATE UNIQUE INDEX messages_in_lane ON messages (lane_id, offset);
-CREATE UNIQUE INDEX messages_by_id ON messages (id);
+
+-- Where a lane's messages lie: from offset `first` on in rows from `row` on, up to
+-- the lane's next stretch or its tail.
+CREATE TABLE stretches (
+    lane_id INTEGER NOT NULL,
+    first INTEGER NOT NULL,
+    row INTEGER NOT NULL,
+    PRIMARY KEY (lane_id, first)
+) STRICT, WITHOUT ROWID;
+
+CREATE VIEW spans AS
+SELECT s.lane_id, s.first, s.row,
+       coalesce((SELECT min(n.first) FROM stretches n WHERE n.lane_id = s.lane_id AND n.first > s.first),
+                (SELECT tail FROM lanes l WHERE l.id = s.lane_id)) AS last
+FROM stretches s;
+
+-- Where an id lies: `count` ids that count up from `first` to `last` are in rows from `row` on.
+CREATE TABLE id_runs (
+    first BLOB PRIMARY KEY,
+    last BLOB NOT NULL,
+    count INTEGER NOT NULL,
+    row INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
 
 -- The few messages that are addressed to one group; a partial index would cost every push (decisions/0002).
 CREATE TABLE addressed (
@@ -256,11 +279,10 @@ CREATE TABLE nonces (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX nonces_by_age ON nonces (at);
 
--- One row per message of the default group, for people and their tools. A lease
--- that has run out shows as assigned until someone claims; qo's own reads know better.
-CREATE VIEW jobs AS
+-- The messages in lanes, as the default group sees them.
+CREATE VIEW lane_jobs AS
 WITH standing AS (
-    SELECT m.id, m.lane_id, m.offset, q.name AS queue, coalesce(m.kind, l.kind) AS kind, l.key, m.payload, m.headers,
+    SELECT m.row, m.id, m.lane_id, m.offset, q.name AS queue, coalesce(m.kind, l.kind) AS kind, l.key, m.payload, m.headers,
            m.created_at, coalesce(m.due_at, m.created_at) AS due_at, c.id AS cursor_id, c.position, c.state AS cursor_state,
            c.attempts AS head_attempts, r.attempts AS retry_attempts, r.offset AS retry, r.token AS retry_token,
            (SELECT 1 FROM skips s WHERE s.cursor_id = c.id AND s.offset = m.offset) AS skipped,
@@ -299,13 +321,21 @@ SELECT lower(substr(hex(s.id), 1, 8) || '-' || substr(hex(s.id), 9, 4) || '-' ||
        s.created_at, s.due_at,
        e.owner AS lease_owner, e.expires_at AS lease_expires_at, e.heartbeat_at,
        coalesce(o.started_at, json_extract(e.started, '$."' || s.offset || '"')) AS started_at,
-       o.finished_at, o.reason, o.error, o.result, s.payload AS payload_bytes, s.headers, s.id AS message_id
+       o.finished_at, o.reason, o.error, o.result, s.payload AS payload_bytes, s.headers, s.id AS message_id, s.row
 FROM standing s
 LEFT JOIN outcomes o ON o.lane_id = s.lane_id AND o.offset = s.offset AND o.finished_at = s.finished_at
-LEFT JOIN leases e ON e.token = s.token AND e.lane_id = s.lane_id
-UNION ALL
+LEFT JOIN leases e ON e.token = s.token AND e.lane_id = s.lane_id;
+
+-- The messages in intake, with the same columns.
+CREATE VIEW intake_jobs AS
 SELECT lower(substr(hex(i.id), 1, 8) || '-' || substr(hex(i.id), 9, 4) || '-' || substr(hex(i.id), 13, 4) || '-'
-             || substr(hex(i.id), 17, 4) || '-' || substr(hex(i.id), 21)),
-       q.name, i.kind, i.key, iif(i.canceled_at IS NULL, 'queued', 'canceled'), 0, CAST(i.payload AS TEXT),
-       i.created_at, i.due_at, NULL, NULL, NULL, NULL, i.canceled_at, i.reason, NULL, NULL, i.payload, i.headers, i.id
+             || substr(hex(i.id), 17, 4) || '-' || substr(hex(i.id), 21)) AS id,
+       q.name AS queue, i.kind, i.key, iif(i.canceled_at IS NULL, 'queued', 'canceled') AS state, 0 AS attempt,
+       CAST(i.payload AS TEXT) AS payload, i.created_at, i.due_at, NULL AS lease_owner, NULL AS lease_expires_at,
+       NULL AS heartbeat_at, NULL AS started_at, i.canceled_at AS finished_at, i.reason, NULL AS error, NULL AS result,
+       i.payload AS payload_bytes, i.headers, i.id AS message_id, NULL AS row
 FROM intake i JOIN queues q ON q.id = i.queue_id;
+
+-- One row per message of the default group, for people and their tools. A lease
+-- that has run out shows as assigned until someone claims; qo's own reads know better.
+CREATE VIEW jobs AS SELECT * FROM lane_jobs UNION ALL SELECT * FROM intake_jobs;

@@ -34,9 +34,9 @@ UPDATE leases SET settled = ?3 WHERE token = ?1 AND lane_id = ?2;
 UPDATE retries SET token = NULL, attempts = ?3, losses = ?4, due_at = ?5 WHERE cursor_id = ?1 AND offset = ?2;
 
 -- name: add_retry
--- Primary key; index messages_in_lane.
+-- Primary keys of retries, stretches and messages.
 INSERT INTO retries (cursor_id, offset, attempts, losses, due_at, entered_at)
-SELECT ?1, ?2, ?3, ?4, ?5, entered_at FROM messages WHERE lane_id = ?6 AND offset = ?2;
+SELECT ?1, ?2, ?3, ?4, ?5, entered_at FROM messages WHERE row = row_at(?6, ?2);
 
 -- name: drop_retry
 -- Primary key.
@@ -47,12 +47,12 @@ DELETE FROM retries WHERE cursor_id = ? AND offset = ?;
 SELECT offset, attempts, losses FROM retries WHERE cursor_id = ? AND token = ? ORDER BY offset;
 
 -- name: expires_at
--- Index messages_in_lane.
-SELECT expires_at FROM messages WHERE lane_id = ? AND offset = ?;
+-- Primary keys of stretches and messages.
+SELECT expires_at FROM messages WHERE row = row_at(?1, ?2);
 
 -- name: expiries
--- Index messages_in_lane.
-SELECT offset, expires_at FROM messages WHERE lane_id = ? AND offset >= ? AND offset < ? AND expires_at IS NOT NULL;
+-- Primary keys of stretches and messages.
+SELECT m.offset, m.expires_at FROM messages_from(?1, ?2) AND s.first < ?3 AND m.offset < ?3 AND m.expires_at IS NOT NULL;
 
 -- name: skip
 INSERT OR IGNORE INTO skips (cursor_id, offset) VALUES (?, ?);
@@ -62,9 +62,9 @@ INSERT OR IGNORE INTO skips (cursor_id, offset) VALUES (?, ?);
 SELECT offset FROM skips WHERE cursor_id = ? AND offset >= ? AND offset < ? ORDER BY offset;
 
 -- name: unblock
--- Primary key; index messages_in_lane. From now on due_at is the end of the head's time to live.
+-- Primary keys. From now on due_at is the end of the head's time to live.
 UPDATE cursors SET state = 'ready',
-    due_at = (SELECT expires_at FROM messages m WHERE m.lane_id = cursors.lane_id AND m.offset = cursors.position)
+    due_at = (SELECT expires_at FROM messages WHERE row = row_at(cursors.lane_id, cursors.position))
 WHERE id = ?;
 
 -- name: retry_token

@@ -7,9 +7,9 @@ SELECT i.queue_id, q.name FROM intake i JOIN queues q ON q.id = i.queue_id WHERE
 UPDATE intake SET canceled_at = ?2, reason = 'canceled' WHERE id = ?1;
 
 -- name: message
--- Index messages_by_id.
+-- Primary key.
 SELECT m.lane_id, m.offset, m.group_id, q.name FROM messages m
-JOIN lanes l ON l.id = m.lane_id JOIN queues q ON q.id = l.queue_id WHERE m.id = ?;
+JOIN lanes l ON l.id = m.lane_id JOIN queues q ON q.id = l.queue_id WHERE m.row = ?;
 
 -- name: retry
 -- Primary key.

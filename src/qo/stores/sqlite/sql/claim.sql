@@ -45,14 +45,15 @@ WHERE cursor_id = ?1 AND token IS NULL AND due_at <= ?2 AND (losses < ?3 OR ?4) 
 UPDATE retries SET token = ?3 WHERE cursor_id = ?1 AND offset = ?2;
 
 -- name: messages
--- Index messages_in_lane.
-SELECT offset, id, kind, priority, payload, headers, created_at, due_at, entered_at, expires_at, group_id, retry_of
-FROM messages WHERE lane_id = ? AND offset >= ? ORDER BY offset LIMIT ?;
+-- Primary keys of stretches and messages.
+SELECT m.offset, m.id, m.kind, m.priority, m.payload, m.headers, m.created_at, m.due_at, m.entered_at, m.expires_at,
+       m.group_id, m.retry_of
+FROM messages_from(?1, ?2) ORDER BY s.first, m.row LIMIT ?3;
 
 -- name: message
--- Index messages_in_lane.
+-- Primary keys of stretches and messages.
 SELECT offset, id, kind, priority, payload, headers, created_at, due_at, entered_at, expires_at, group_id, retry_of
-FROM messages WHERE lane_id = ? AND offset = ?;
+FROM messages WHERE row = row_at(?1, ?2);
 
 -- name: fragile_of_owner
 -- Index leases_fragile.

@@ -15,8 +15,8 @@ SELECT id, first, tail, entered_at FROM lanes WHERE queue_id = ?;
 SELECT id, first, tail, entered_at FROM lanes WHERE queue_id = ? AND key = ?;
 
 -- name: entered_at
--- Index messages_in_lane.
-SELECT entered_at FROM messages WHERE lane_id = ? AND offset = ?;
+-- Primary keys of stretches and messages.
+SELECT entered_at FROM messages WHERE row = row_at(?1, ?2);
 
 -- name: end_leases
 -- Index leases_live.

@@ -45,14 +45,19 @@ SELECT (SELECT count(*) FROM intake WHERE queue_id = ?1 AND canceled_at IS NULL)
 SELECT l.id, l.key, l.kind, l.priority, l.first, l.tail, c.state, c.position FROM lanes l
 JOIN cursors c ON c.lane_id = l.id AND c.group_id = ?2 WHERE l.queue_id = ?1 AND l.id > ?3 ORDER BY l.id LIMIT ?4;
 
--- name: job
--- Index messages_by_id, primary key of intake.
-SELECT * FROM jobs WHERE message_id = ?;
+-- name: job_in_lane
+-- Primary key of messages.
+SELECT * FROM lane_jobs WHERE row = ?;
+
+-- name: job_in_intake
+-- Primary key of intake.
+SELECT * FROM intake_jobs WHERE message_id = ?;
 
 -- name: newest
--- Index messages_by_id from its high end; intake by its primary key.
-SELECT id FROM (SELECT m.id FROM messages m JOIN lanes l ON l.id = m.lane_id WHERE l.queue_id = ?1 AND m.id < ?2
-                ORDER BY m.id DESC LIMIT ?3)
+-- Primary key of id_runs from its high end; that of intake.
+SELECT id FROM (SELECT m.id FROM id_runs r CROSS JOIN messages m ON m.row >= r.row AND m.row < r.row + r.count
+                CROSS JOIN lanes l ON l.id = m.lane_id WHERE r.first < ?2 AND l.queue_id = ?1 AND m.id < ?2
+                ORDER BY r.first DESC, m.row DESC LIMIT ?3)
 UNION ALL
 SELECT id FROM (SELECT id FROM intake WHERE queue_id = ?1 AND id < ?2 ORDER BY id DESC LIMIT ?3)
 ORDER BY id DESC LIMIT ?3;

@@ -47,9 +47,9 @@ UPDATE cursors SET state = 'ready', head_kind = ?2, head_priority = ?3, head_ent
 WHERE lane_id = ?1 AND state = 'idle' AND (?5 IS NULL OR group_id = ?5);
 
 -- name: head
--- Index messages_in_lane.
-SELECT offset, kind, priority, entered_at, expires_at, group_id FROM messages
-WHERE lane_id = ? AND offset >= ? ORDER BY offset LIMIT 1;
+-- Primary keys of stretches and messages.
+SELECT m.offset, m.kind, m.priority, m.entered_at, m.expires_at, m.group_id
+FROM messages_from(?1, ?2) ORDER BY s.first, m.row LIMIT 1;
 
 -- name: is_skipped
 -- Primary key.

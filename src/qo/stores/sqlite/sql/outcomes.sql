@@ -3,16 +3,16 @@
 INSERT OR REPLACE INTO outcomes (lane_id, finished_at, offset, state, attempt, reason, error, result, owner, started_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
 
 -- name: ids
--- Index messages_in_lane.
-SELECT id FROM messages WHERE lane_id = ? AND offset = ?;
+-- Primary keys of stretches and messages.
+SELECT id FROM messages WHERE row = row_at(?1, ?2);
 
 -- name: bury
--- Index messages_in_lane. A message that dies again after a seek replaces its copy.
+-- Primary keys. A message that dies again after a seek replaces its copy.
 INSERT OR REPLACE INTO dead_letters (id, queue_id, group_id, key, kind, priority, payload, headers, attempts, losses,
                                      reason, error, created_at, died_at)
 SELECT m.id, l.queue_id, ?3, l.key, coalesce(m.kind, l.kind), coalesce(m.priority, l.priority), m.payload, m.headers,
        ?4, ?5, ?6, ?7, m.created_at, ?8
-FROM messages m JOIN lanes l ON l.id = m.lane_id WHERE m.lane_id = ?1 AND m.offset = ?2;
+FROM messages m JOIN lanes l ON l.id = m.lane_id WHERE m.row = row_at(?1, ?2);
 
 -- name: to_tidy
 -- Primary key. Once settled, messages may be removed some day.

@@ -1,7 +1,3 @@
--- name: known_id
--- Index messages_by_id, primary key of intake.
-SELECT 1 FROM messages WHERE id = ?1 UNION ALL SELECT 1 FROM intake WHERE id = ?1;
-
 -- name: dedupe_holder
 -- Primary key.
 SELECT message_id, until FROM dedupe WHERE queue_id = ? AND scope = ? AND key = ?;
@@ -12,12 +8,16 @@ INSERT INTO dedupe (queue_id, scope, key, message_id, until, checked_at) VALUES 
 ON CONFLICT DO UPDATE SET message_id = ?4, until = ?5, checked_at = ?6;
 
 -- name: in_intake
--- Primary key of intake.
+-- Primary key.
+SELECT 1 FROM intake WHERE id = ?;
+
+-- name: waits_in_intake
+-- Primary key.
 SELECT 1 FROM intake WHERE id = ? AND canceled_at IS NULL;
 
 -- name: place
--- Index messages_by_id.
-SELECT lane_id, offset, group_id FROM messages WHERE id = ?;
+-- Primary key.
+SELECT lane_id, offset, group_id FROM messages WHERE row = ?;
 
 -- name: is_skipped
 -- Primary key.

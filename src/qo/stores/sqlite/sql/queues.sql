@@ -19,13 +19,25 @@ WHERE ended_at IS NULL AND lane_id IN (SELECT id FROM lanes WHERE queue_id = ?1)
 
 -- name: drop_events
 DELETE FROM events WHERE message_id IN
-    (SELECT m.id FROM messages m JOIN lanes l ON l.id = m.lane_id WHERE l.queue_id = ?1);
+    (SELECT m.id FROM lanes l CROSS JOIN spans s ON s.lane_id = l.id
+     CROSS JOIN messages m ON m.row >= s.row AND m.row < s.row + s.last - s.first WHERE l.queue_id = ?1);
 
 -- name: drop_intake_events
 DELETE FROM events WHERE message_id IN (SELECT id FROM intake WHERE queue_id = ?1);
 
+-- name: drop_id_runs
+-- A run lies within one lane, so its first row tells whose it is.
+DELETE FROM id_runs WHERE first IN
+    (SELECT m.id FROM lanes l CROSS JOIN spans s ON s.lane_id = l.id
+     CROSS JOIN messages m ON m.row >= s.row AND m.row < s.row + s.last - s.first WHERE l.queue_id = ?1);
+
 -- name: drop_messages
-DELETE FROM messages WHERE lane_id IN (SELECT id FROM lanes WHERE queue_id = ?1);
+DELETE FROM messages WHERE row IN
+    (SELECT m.row FROM lanes l CROSS JOIN spans s ON s.lane_id = l.id
+     CROSS JOIN messages m ON m.row >= s.row AND m.row < s.row + s.last - s.first WHERE l.queue_id = ?1);
+
+-- name: drop_stretches
+DELETE FROM stretches WHERE lane_id IN (SELECT id FROM lanes WHERE queue_id = ?1);
 
 -- name: drop_addressed
 DELETE FROM addressed WHERE lane_id IN (SELECT id FROM lanes WHERE queue_id = ?1);

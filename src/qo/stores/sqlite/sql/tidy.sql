@@ -33,20 +33,16 @@ INSERT OR REPLACE INTO marks (lane_id, at, offset) VALUES (?, ?, ?);
 DELETE FROM marks WHERE lane_id = ? AND offset <= ?;
 
 -- name: entered_at
--- Index messages_in_lane.
-SELECT entered_at FROM messages WHERE lane_id = ? AND offset = ?;
+-- Primary keys of stretches and messages.
+SELECT entered_at FROM messages WHERE row = row_at(?1, ?2);
 
 -- name: drop_events
--- Index messages_in_lane, then primary key of events.
-DELETE FROM events WHERE message_id IN (SELECT id FROM messages WHERE lane_id = ?1 AND offset < ?2);
+-- Primary keys of stretches, messages and events.
+DELETE FROM events WHERE message_id IN (SELECT m.id FROM messages_from(?1, 0) AND s.first < ?2 AND m.offset < ?2);
 
 -- name: watched
--- Index messages_in_lane.
-SELECT id FROM messages WHERE lane_id = ?1 AND offset < ?2;
-
--- name: drop_messages
--- Index messages_in_lane.
-DELETE FROM messages WHERE lane_id = ?1 AND offset < ?2;
+-- Primary keys of stretches and messages.
+SELECT m.id FROM messages_from(?1, 0) AND s.first < ?2 AND m.offset < ?2;
 
 -- name: drop_addressed
 -- Primary key.
