@@ -297,7 +297,7 @@ class Model:
             )
             if got:
                 lanes_taken.add(lane.number)
-                if any(self._record(message, want.group).losses >= 2 for message in got) and not want.auto_settle:
+                if any(self._record(message, want.group).losses >= 2 for message in got):
                     fragile_allowed = False
                 taken += self._deliver(lane, want, got)
         return taken

@@ -149,8 +149,6 @@ def _take_open(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> Non
     taken = retries + fresh
     if taken:
         fragile = next((each.message[0] for each in retries if each.losses >= FRAGILE_LOSSES), None)
-        if fragile is not None:
-            haul.may_take_fragile = False
         _deliver(tx, front, cursor, haul, taken)
         offsets = [each.message[0] for each in retries]
         if haul.want.auto_settle:
@@ -228,8 +226,6 @@ def _lease(
         SQL.lease, want.token, cursor.lane.id, cursor.id, cursor.group_id, start, max(start, end), bits,
         offsets_text(retried), fragile, want.owner, tx.now, _expires_at(tx, front, want),
     )  # fmt: skip
-    if fragile is not None:
-        haul.may_take_fragile = False
 
 
 def _expires_at(tx: Transaction, front: Front, want: Want) -> int:
@@ -241,6 +237,8 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
     lane, queue, token = cursor.lane, front.queue.name, haul.want.token
     expires_at = moment(_expires_at(tx, front, haul.want))
     haul.lanes.add(lane.id)
+    if any(each.losses >= FRAGILE_LOSSES for each in taken):
+        haul.may_take_fragile = False  # one to a claim, also if it is settled at delivery
     for (
         offset,
         id,
