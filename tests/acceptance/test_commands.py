@@ -49,7 +49,7 @@ def test_the_demo_can_keep_its_store_and_the_doctor_reads_it(tmp_path):
     ("words", "code", "says"),
     [
         (("doctor", "mysql://x"), 1, "must begin with"),
-        (("doctor", "sqlite:///no/such/folder/x.db"), 1, "there is no file"),
+        (("doctor", "sqlite:///no/such/folder/x.db"), 1, "there is no store"),
         (("demo", "--store", "sqlite:///no/such/folder/x.db"), 1, "folder"),
         (("demo", "--jobs", "many"), 2, "whole number"),
         (("doctor", "sqlite:///notes.txt"), 1, "not an SQLite database"),

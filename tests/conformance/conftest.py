@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
 
+from qo.stores.postgres.address import read_address
+from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.stores.store import Engine
 from tests.clock import ManualClock
+from tests.postgres import NEWEST, OLDEST, Server, new_schema
+
+ENGINES = ["sqlite-file", "sqlite-memory", f"postgres-{NEWEST}", f"postgres-{OLDEST}"]
+if chosen := os.environ.get("QO_ENGINES"):
+    ENGINES = [engine for engine in ENGINES if engine in chosen.split(",")]
 
 
 @pytest.fixture
@@ -16,9 +25,25 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=["sqlite-file", "sqlite-memory"])
-async def store(request, tmp_path, clock) -> AsyncIterator[Engine]:
-    path = ":memory:" if request.param == "sqlite-memory" else str(tmp_path / "qo.db")
-    engine = await SqliteEngine.open(path, synchronous="off", clock=clock.now, draw=lambda: 0.5)
+@pytest.fixture(scope="session")
+def servers() -> Iterator[dict[int, Server]]:
+    """Started when a test first asks for one."""
+    running: dict[int, Server] = {}
+    yield running
+    for server in running.values():
+        server.remove()
+
+
+@pytest.fixture(params=ENGINES)
+async def store(request, tmp_path, clock, servers) -> AsyncIterator[Engine]:
+    kind, _, which = request.param.partition("-")
+    engine: Engine
+    if kind == "sqlite":
+        path = ":memory:" if which == "memory" else str(tmp_path / "qo.db")
+        engine = await SqliteEngine.open(path, synchronous="off", clock=clock.now, draw=lambda: 0.5)
+    else:
+        server = servers.get(int(which)) or servers.setdefault(int(which), Server(int(which)).start())
+        address = replace(read_address(server.url), schema=new_schema(), wake="notify", pool=3)
+        engine = await PostgresEngine.open(address, clock=clock.now, draw=lambda: 0.5)
     yield engine
     await engine.close()

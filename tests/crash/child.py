@@ -1,6 +1,6 @@
 """A process under load that is killed, by itself at a named point or by its parent at any time.
 
-Usage: python -m tests.crash.child DATABASE HISTORY SEED [POINT VERB COUNT]
+Usage: python -m tests.crash.child URL HISTORY SEED [POINT VERB COUNT]
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from qo.client.client import Client
 from qo.core.errors import LeaseLost, RolledBack
 from qo.core.lease import Bury, Complete, Fail, Release
 from qo.core.message import id_text
-from qo.stores.sqlite.engine import SqliteEngine
+from qo.stores.postgres.address import read_address
+from qo.stores.postgres.engine import PostgresEngine
+from qo.stores.sqlite.engine import SqliteEngine, options_of
+from qo.stores.store import Engine
 from tests.crash.history import Recorder, now
 
 QUEUE = "work"
@@ -134,23 +137,30 @@ class Load:
         return await each.settle(Complete(b"1"))
 
 
-async def work(database: str, history: Path, seed: int, crash: list[str]) -> None:
+async def opened(url: str, probe) -> Engine:
+    if url.startswith("sqlite"):
+        path, _ = options_of(url)
+        return await SqliteEngine.open(path, probe=probe)
+    return await PostgresEngine.open(read_address(url), probe=probe)
+
+
+async def work(url: str, history: Path, seed: int, crash: list[str]) -> None:
     probe = suicide(crash[0], crash[1], int(crash[2])) if crash else None
-    engine = await SqliteEngine.open(database, probe=probe)
+    engine = await opened(url, probe)
     client = Client(Broker(engine))
     load = Load(client, Recorder(history), random.Random(seed))
     await asyncio.gather(load.produce(), load.produce(), load.consume(), load.consume(), keep_tidy(engine))
 
 
-async def keep_tidy(engine: SqliteEngine) -> None:
+async def keep_tidy(engine: Engine) -> None:
     while True:
         await engine.tidy()
         await asyncio.sleep(0.02)
 
 
-async def drain(database: str, history: Path) -> dict[str, str]:
+async def drain(url: str, history: Path) -> dict[str, str]:
     """Finish everything in peace; answer how each message ended."""
-    async with qo.connect(f"sqlite:///{database}") as client:
+    async with qo.connect(url) as client:
         load = Load(client, Recorder(history), random.Random(0))
         await load.consume(until_empty=True)
         depth = await load.queue.depth()

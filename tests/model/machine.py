@@ -7,6 +7,7 @@ import copy
 import shutil
 import tempfile
 from collections import Counter
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -33,9 +34,13 @@ from qo.core.lease import (
 )
 from qo.core.message import Dedupe, DedupeScope, MessageId, NewMessage, Stored, id_text, message_ids
 from qo.core.retry import RetryPolicy
+from qo.stores.postgres.address import read_address
+from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine
+from qo.stores.store import Engine
 from tests.clock import ManualClock
 from tests.model.model import Model, Queue
+from tests.postgres import Server
 
 QUEUES = ("a", "b.c")
 GROUPS = ("default", "other")
@@ -97,12 +102,13 @@ reports = st.sampled_from(
 
 
 class EngineAgainstModel(RuleBasedStateMachine):
+    """Every engine has its own subclass, which opens it empty, and again as it was."""
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
-        self.folder = tempfile.mkdtemp(prefix="qo-model-")
         self.clock = ManualClock()
-        self.engine = self.open()
+        self.engine = self.open_empty()
         self.model = Model(self.clock.now(), attempts=RETRY.attempts, delay=RETRY.delay, max_lost=MAX_LOST, lease=LEASE)
         self.receipts: list[Receipt] = []
         self.lane_numbers: dict[int, int] = {}
@@ -112,9 +118,11 @@ class EngineAgainstModel(RuleBasedStateMachine):
 
     # The two sides
 
-    def open(self) -> SqliteEngine:
-        path = str(Path(self.folder, "model.db"))
-        return self.do(SqliteEngine.open(path, synchronous="off", clock=self.clock.now, draw=lambda: 0.5))
+    def open_empty(self) -> Engine:
+        raise NotImplementedError
+
+    def open(self) -> Engine:
+        raise NotImplementedError
 
     def do(self, call):
         return self.loop.run_until_complete(call)
@@ -131,7 +139,6 @@ class EngineAgainstModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.do(self.engine.close())
         self.loop.close()
-        shutil.rmtree(self.folder)
 
     @initialize()
     def settings(self) -> None:
@@ -365,7 +372,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
         unit = Unit(settlements=items, pushes=self.build(queue, drawn[:2]), refuse_duplicates=refuse)
         [answer] = self.do(self.engine.transact([unit]))
         done = self.model.transact(unit, self.lane_numbers, copy.deepcopy(self.model))
-        assert isinstance(answer, Done) == done
+        assert isinstance(answer, Done) == done, answer
         seen["transact done" if done else "transact rolled back"] += 1
 
     @precondition(lambda self: self.receipts)
@@ -528,3 +535,51 @@ class EngineAgainstModel(RuleBasedStateMachine):
 
 def _kind_of_lane(keyed: bool) -> str:
     return "keyed" if keyed else "open"
+
+
+class SqliteAgainstModel(EngineAgainstModel):
+    def open_empty(self) -> Engine:
+        self.folder = tempfile.mkdtemp(prefix="qo-model-")
+        return self.open()
+
+    def open(self) -> Engine:
+        path = str(Path(self.folder, "model.db"))
+        return self.do(SqliteEngine.open(path, synchronous="off", clock=self.clock.now, draw=lambda: 0.5))
+
+    def teardown(self) -> None:
+        super().teardown()
+        shutil.rmtree(self.folder)
+
+
+EMPTY_ALL = """
+DO $$ DECLARE name text; BEGIN
+    FOR name IN SELECT tablename FROM pg_tables
+                WHERE schemaname = 'qo' AND tablename NOT IN ('migrations', 'defaults') LOOP
+        EXECUTE format('DELETE FROM qo.%I', name);
+    END LOOP;
+END $$
+"""
+
+
+class PostgresAgainstModel(EngineAgainstModel):
+    """One engine serves many examples, because a new connection has to compile every function."""
+
+    server: Server
+    kept: PostgresEngine | None = None
+    shared_loop: asyncio.AbstractEventLoop
+
+    def open_empty(self) -> Engine:
+        self.loop.close()
+        self.loop = self.shared_loop
+        engine = self.kept or self.open()
+        engine._clock = self.clock.now
+        self.do(engine.pool.call(lambda connection, _: connection.execute(EMPTY_ALL)))
+        return engine
+
+    def open(self) -> PostgresEngine:
+        address = replace(read_address(self.server.url), wake="poll", pool=2)
+        return self.do(PostgresEngine.open(address, clock=self.clock.now, draw=lambda: 0.5))
+
+    def teardown(self) -> None:
+        assert isinstance(self.engine, PostgresEngine)
+        type(self).kept = self.engine

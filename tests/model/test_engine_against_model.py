@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.machine import EngineAgainstModel, seen
+from tests.model.machine import EngineAgainstModel, PostgresAgainstModel, SqliteAgainstModel, seen
+from tests.postgres import QUICK, Server
 
+MACHINES: dict[str, type[EngineAgainstModel]] = {"sqlite": SqliteAgainstModel, "postgres": PostgresAgainstModel}
+CHOSEN = os.environ.get("QO_MODEL_ENGINES", "sqlite,postgres").split(",")
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate]
+if os.environ.get("QO_MODEL_SHRINK") != "no":
+    PHASES.append(Phase.shrink)
 STEPS_PER_EXAMPLE = 50
 EXAMPLES = int(os.environ.get("QO_MODEL_EXAMPLES", "520"))
 LEAST_STEPS = 20_000
@@ -39,15 +48,15 @@ MORE_ROUNDS = 4
 """Chance may leave something out; then a few more examples are drawn before that counts as a failure."""
 
 
-def drive(examples: int) -> None:
+def drive(machine: type[EngineAgainstModel], examples: int) -> None:
     run_state_machine_as_test(
-        EngineAgainstModel,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=STEPS_PER_EXAMPLE,
             deadline=None,
             suppress_health_check=list(HealthCheck),
-            phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+            phases=PHASES,
             print_blob=True,
             report_multiple_bugs=False,
         ),
@@ -62,13 +71,27 @@ def left_out() -> dict[str, int]:
     return {what: seen[what] for what in MUST_BE_SEEN if seen[what] < LEAST_OF_EACH}
 
 
-def test_the_engine_does_what_the_model_says():
+@pytest.fixture(params=[machine for name, machine in MACHINES.items() if name in CHOSEN])
+def machine(request) -> Iterator[type[EngineAgainstModel]]:
+    if request.param is not PostgresAgainstModel:
+        yield request.param
+        return
+    PostgresAgainstModel.server = Server(settings={**QUICK, "fsync": "off"}).start()
+    PostgresAgainstModel.shared_loop = asyncio.new_event_loop()
+    yield PostgresAgainstModel
+    if PostgresAgainstModel.kept is not None:
+        PostgresAgainstModel.shared_loop.run_until_complete(PostgresAgainstModel.kept.close())
+    PostgresAgainstModel.shared_loop.close()
+    PostgresAgainstModel.server.remove()
+
+
+def test_the_engine_does_what_the_model_says(machine):
     seen.clear()
-    drive(EXAMPLES)
+    drive(machine, EXAMPLES)
     if EXAMPLES >= 500:  # a shorter run, as the mutants use, need not go everywhere
         for _ in range(MORE_ROUNDS):
             if left_out() or steps() < LEAST_STEPS:
-                drive(EXAMPLES // 4)
+                drive(machine, EXAMPLES // 4)
         assert steps() >= LEAST_STEPS
         assert left_out() == {}
     for what, count in sorted(seen.items()):

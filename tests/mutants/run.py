@@ -20,7 +20,13 @@ from pathlib import Path
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
 SUITES = (["tests/unit", "tests/conformance"], ["tests/model"])
-MODEL_EXAMPLES = "120"
+SHORT = {
+    "QO_MODEL_EXAMPLES": "120",
+    "QO_MODEL_SHRINK": "no",
+    "QO_MODEL_ENGINES": "sqlite",
+    "QO_ENGINES": "sqlite-file,sqlite-memory",
+}
+"""That a mutant is caught is enough; the shortest way to catch it need not be found."""
 NOT_MUTATED = ("-k", "not test_every_statement_is_used")
 
 
@@ -29,7 +35,7 @@ def caught_by(patch: Path) -> str | None:
     with tempfile.TemporaryDirectory(prefix="qo-mutant-") as folder:
         shutil.copytree(REPOSITORY / "src", Path(folder, "src"))
         subprocess.run(["git", "apply", str(patch)], cwd=folder, check=True)
-        environment = {**os.environ, "PYTHONPATH": f"{folder}/src", "QO_MODEL_EXAMPLES": MODEL_EXAMPLES}
+        environment = {**os.environ, **SHORT, "PYTHONPATH": f"{folder}/src"}
         for suite in SUITES:
             command = [
                 sys.executable,

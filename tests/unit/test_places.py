@@ -62,10 +62,11 @@ def test_batches_of_one_lane_alone_are_one_stretch_across_transactions(log):
     assert log.read(A, 0) == list(enumerate(ids(1, 3) + ids(2, 2)))
 
 
-def test_interleaved_lanes_are_read_in_order_from_any_offset(log):
+@pytest.mark.parametrize("others", [2, 3])
+def test_interleaved_lanes_are_read_in_order_from_any_offset(log, others):
     for round in range(5):
         log.append(A, ids(10 + round, 2))
-        log.append(B, ids(20 + round, 3))
+        log.append(B, ids(20 + round, others))
     everything = list(enumerate(id for round in range(5) for id in ids(10 + round, 2)))
     for offset in range(11):
         assert log.read(A, offset) == everything[offset:]

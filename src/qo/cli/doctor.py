@@ -8,7 +8,7 @@ from typing import Any
 
 from qo.connect import connect
 from qo.core.errors import NotFound
-from qo.stores.opening import DEFAULT_URL, store_exists
+from qo.stores.opening import DEFAULT_URL, store_exists, without_password
 
 
 def add_to(commands: Any) -> None:
@@ -23,8 +23,8 @@ def add_to(commands: Any) -> None:
 
 
 async def _examine(url: str) -> int:
-    if not store_exists(url):
-        raise NotFound(f"there is no file for {url}; a store is created by its first use")
+    if not await store_exists(url):
+        raise NotFound(f"there is no store at {without_password(url)} yet; it is created by its first use")
     async with connect(url) as client:
         health = await client.health()
         queues = await client.queues(limit=20)

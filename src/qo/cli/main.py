@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import qo
-from qo.cli import demo, doctor
+from qo.cli import demo, doctor, migrate
 from qo.core.errors import QoError
 
 
@@ -21,6 +21,7 @@ def parser() -> argparse.ArgumentParser:
     commands = main.add_subparsers(dest="command", metavar="COMMAND", required=True)
     demo.add_to(commands)
     doctor.add_to(commands)
+    migrate.add_to(commands)
     return main
 
 

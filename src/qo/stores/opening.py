@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from qo.core.names import suggestion
 from qo.stores.store import Engine
 
 DEFAULT_URL = "sqlite:///qo.db"
-SCHEMES = ("sqlite",)
+SCHEMES = ("sqlite", "postgresql")
 
 
 async def open_engine(url: str, *, clock: Callable[[], datetime] | None = None) -> Engine:
@@ -23,19 +25,34 @@ async def open_engine(url: str, *, clock: Callable[[], datetime] | None = None) 
     match scheme:
         case "sqlite":
             return await _open_sqlite(url, options)
+        case "postgresql" | "postgres":
+            return await _open_postgres(url, options)
         case _:
             known = ", ".join(f"{each}://" for each in SCHEMES)
-            raise Invalid("url", f"must begin with {known}; '{url}' does not" + suggestion(scheme, SCHEMES))
+            raise Invalid(
+                "url", f"must begin with {known}; '{without_password(url)}' does not" + suggestion(scheme, SCHEMES)
+            )
 
 
-def store_exists(url: str) -> bool:
-    """Whether there is something to open; a store that is not a file is taken to be there."""
+def without_password(url: str) -> str:
+    """A URL as it may be shown."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user = f"{parts.username or ''}:***@"
+    return parts._replace(netloc=user + parts.netloc.rpartition("@")[2]).geturl()
+
+
+async def store_exists(url: str) -> bool:
+    """Whether there is something to open. Creates nothing."""
+    if _is_postgres(url):
+        return await _schema_exists(url)
     if urlsplit(url).scheme != "sqlite":
         return True
     from qo.stores.sqlite.engine import MEMORY, options_of  # noqa: PLC0415 - only when asked for
 
     path, _ = options_of(url)
-    return path == MEMORY or Path(path).exists()
+    return path == MEMORY or await asyncio.to_thread(Path(path).exists)
 
 
 async def _open_sqlite(url: str, options: dict[str, Any]) -> Engine:
@@ -51,3 +68,42 @@ async def _open_sqlite(url: str, options: dict[str, Any]) -> Engine:
     if synchronous not in SYNCHRONOUS:
         raise Invalid("url", f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not '{synchronous}'")
     return await SqliteEngine.open(path, synchronous=synchronous, **options)
+
+
+async def _open_postgres(url: str, options: dict[str, Any]) -> Engine:
+    with _driver_named():
+        from qo.stores.postgres.address import read_address  # noqa: PLC0415 - only when asked for
+        from qo.stores.postgres.engine import PostgresEngine  # noqa: PLC0415
+    return await PostgresEngine.open(read_address(url), **options)
+
+
+async def migrate(url: str, *, dry_run: bool = False) -> list[str]:
+    """Bring a store's schema forward; the names of the migrations that were, or would be, applied."""
+    if not _is_postgres(url):
+        raise Invalid("url", "names no PostgreSQL database; a SQLite file is migrated when it is opened")
+    with _driver_named():
+        from qo.stores.postgres.address import read_address  # noqa: PLC0415 - only when asked for
+        from qo.stores.postgres.migrating import migrate  # noqa: PLC0415
+    return await migrate(read_address(url), dry_run=dry_run)
+
+
+async def _schema_exists(url: str) -> bool:
+    with _driver_named():
+        from qo.stores.postgres.address import read_address  # noqa: PLC0415 - only when asked for
+        from qo.stores.postgres.migrating import version_of  # noqa: PLC0415
+    return await version_of(read_address(url)) > 0
+
+
+def _is_postgres(url: str) -> bool:
+    return urlsplit(url).scheme in ("postgresql", "postgres")
+
+
+@contextlib.contextmanager
+def _driver_named() -> Iterator[None]:
+    """Say what to install if the driver is missing."""
+    try:
+        yield
+    except ImportError as error:
+        if error.name != "asyncpg":
+            raise
+        raise Invalid("url", "needs PostgreSQL's driver; install it with: pip install 'qo-queue[postgres]'") from None

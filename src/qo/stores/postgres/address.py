@@ -1,0 +1,64 @@
+"""A store URL: what is PostgreSQL's, and what is qo's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from qo.core.errors import Invalid
+from qo.core.names import suggestion
+
+DEFAULT_SCHEMA = "qo"
+DEFAULT_POOL = 8
+POOL_LIMIT = 1000
+WAKES = ("auto", "notify", "poll")
+POOLERS = ("session", "transaction")
+
+_OURS = ("schema", "wake", "pooler", "pool")
+_SCHEMA = re.compile(r"^[a-z_][a-z0-9_]{0,39}$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Where the store is and how to talk to it.
+
+    dsn     the URL without our own options, as libpq writes it
+    schema  where the tables are, so that several installations can share a database
+    wake    how other processes' commits are noticed: auto probes, notify insists, poll never listens
+    pooler  transaction: nothing is kept in a session, not even prepared statements
+    pool    connections at most
+    """
+
+    dsn: str
+    schema: str = DEFAULT_SCHEMA
+    wake: str = "auto"
+    pooler: str = "session"
+    pool: int = DEFAULT_POOL
+
+    def __post_init__(self) -> None:
+        if not _SCHEMA.match(self.schema):
+            raise Invalid("url", f"schema must be lower-case letters, digits and _, at most 40, not '{self.schema}'")
+        if self.wake not in WAKES:
+            raise Invalid("url", f"wake must be one of {', '.join(WAKES)}, not '{self.wake}'")
+        if self.pooler not in POOLERS:
+            raise Invalid("url", f"pooler must be one of {', '.join(POOLERS)}, not '{self.pooler}'")
+        if not 1 <= self.pool <= POOL_LIMIT:
+            raise Invalid("url", f"pool must be from 1 to {POOL_LIMIT}, not {self.pool}")
+
+
+def read_address(url: str) -> Address:
+    """Split our options from PostgreSQL's, which pass as they are."""
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    ours = {name: value for name, value in given if name in _OURS}
+    rest = [(name, value) for name, value in given if name not in _OURS]
+    for name, _ in rest:
+        near = suggestion(name, _OURS)
+        if near and len(name) > 3:
+            raise Invalid("url", f"has an unknown option '{name}'{near}")
+    pool = ours.pop("pool", str(DEFAULT_POOL))
+    if not pool.isdecimal():
+        raise Invalid("url", f"pool must be a whole number, not '{pool}'")
+    dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
+    return Address(dsn=dsn, pool=int(pool), **ours)

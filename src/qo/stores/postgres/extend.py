@@ -1,0 +1,31 @@
+"""extend: hold leases for longer, say what has started, learn what was canceled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from qo.core.lane import LaneId
+from qo.core.lease import Extended, Extension, Lost, Place
+
+if TYPE_CHECKING:
+    from qo.stores.postgres.engine import PostgresEngine
+
+
+async def extend(engine: PostgresEngine, extensions: Sequence[Extension]) -> list[Extended | Lost]:
+    started = [(each.token, place.lane, place.offset) for each in extensions for place in each.started]
+    columns: list[list[Any]] = [
+        [each.token for each in extensions],
+        [each.lease.total_seconds() for each in extensions],
+        *([list(column) for column in zip(*started, strict=True)] or [[], [], []]),
+    ]
+    rows = await engine.call("extend", lambda c, _: c.fetch(engine.sql.extend, *columns, engine.now))
+    found = {row["number"]: row for row in rows}
+    return [_answer(found.get(number)) for number in range(1, len(extensions) + 1)]
+
+
+def _answer(row: Any) -> Extended | Lost:
+    if row is None:
+        return Lost()
+    places = zip(row["canceled_lanes"] or (), row["canceled_offsets"] or (), strict=True)
+    return Extended(row["expires_at"], tuple(Place(LaneId(lane), offset) for lane, offset in places), row["held"])

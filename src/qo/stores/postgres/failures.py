@@ -1,0 +1,59 @@
+"""PostgreSQL's errors, translated once; and which of them are worth another try."""
+
+from __future__ import annotations
+
+import asyncpg
+from asyncpg import exceptions as pg
+
+from qo.core.errors import Forbidden, Incompatible, Invalid, QoError, StoreFull, Unavailable
+
+RETRIED = (
+    pg.SerializationError,
+    pg.DeadlockDetectedError,
+    pg.LockNotAvailableError,
+    pg.TooManyConnectionsError,
+    pg.CannotConnectNowError,
+    pg.AdminShutdownError,
+    pg.CrashShutdownError,
+    pg.QueryCanceledError,
+    pg.ConfigurationLimitExceededError,
+    pg.OutOfMemoryError,
+)
+"""The statement was undone by the server, or never ran: another try is safe."""
+
+LOST = (
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    ConnectionError,
+    OSError,
+    TimeoutError,
+)
+"""The connection failed. If a statement was under way, nobody knows whether it was committed."""
+
+
+def translated(error: BaseException) -> BaseException:  # noqa: C901 - one case per error
+    """The leaf of qo's error tree that says who must act. What is not PostgreSQL's passes as it is."""
+    match error:
+        case QoError():
+            return error
+        case pg.DiskFullError() | pg.ProgramLimitExceededError():
+            return StoreFull(f"the database has no room left ({error}); nothing was written")
+        case pg.InvalidPasswordError() | pg.InvalidAuthorizationSpecificationError():
+            return Forbidden(f"the database refused the login ({error})")
+        case pg.InsufficientPrivilegeError() | pg.ReadOnlySQLTransactionError():
+            return Forbidden(f"the database does not permit this ({error})")
+        case pg.InvalidCatalogNameError():
+            return Unavailable(f"{error}; create it first")
+        case pg.UndefinedTableError() | pg.UndefinedFunctionError() | pg.InvalidSchemaNameError():
+            return Incompatible(f"the schema is not what this qo expects ({error}); run `qo migrate`")
+        case pg.CharacterNotInRepertoireError() | pg.UntranslatableCharacterError():
+            return Invalid("text", f"contains a character that PostgreSQL cannot keep ({error})")
+        case asyncpg.PostgresError():
+            return Unavailable(f"the database failed: {type(error).__name__}: {error}")
+        case TimeoutError():
+            return Unavailable("the database did not answer in time; try again")
+        case asyncpg.InterfaceError() | asyncpg.InternalClientError() | OSError():
+            return Unavailable(f"the database cannot be reached ({str(error) or type(error).__name__}); try again")
+        case _:
+            return error

@@ -1,0 +1,234 @@
+"""inspect: bounded reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from qo.core.errors import NotFound
+from qo.core.lane import CursorState, LaneId, Start, StartAt
+from qo.core.message import MessageId, checked_id, id_text
+from qo.core.outcome import DeadLetter, Depth, Event, GroupInfo, Health, Job, JobState, LaneInfo, QueueInfo
+from qo.core.queue import QueueSettings
+from qo.stores.postgres import schema
+from qo.stores.postgres.pool import Connection
+
+if TYPE_CHECKING:
+    from qo.stores.postgres.engine import PostgresEngine
+
+SCAN_LIMIT = 10_000
+"""How many messages a listing by state looks through at most."""
+LIST_STEP = 1000
+
+
+async def _rows(engine: PostgresEngine, sql: str, *values: Any) -> list[Any]:
+    rows: list[Any] = await engine.pool.call(lambda connection, _: connection.fetch(sql, *values))
+    return rows
+
+
+async def queue(engine: PostgresEngine, name: str) -> QueueInfo:
+    rows = await _rows(engine, engine.sql.queue, name)
+    if not rows:
+        raise NotFound(f"there is no queue '{name}'")
+    return _queue(rows[0])
+
+
+async def queues(engine: PostgresEngine, after: str, limit: int) -> list[QueueInfo]:
+    return [_queue(row) for row in await _rows(engine, engine.sql.queues, after, limit)]
+
+
+def _queue(row: Any) -> QueueInfo:
+    name, namespace, task, settings, paused, created_at = row
+    return QueueInfo(
+        name=name,
+        namespace=namespace,
+        task=task,
+        settings=QueueSettings().changed(json.loads(settings)),
+        paused=paused,
+        created_at=created_at,
+    )
+
+
+async def _front(engine: PostgresEngine, queue_name: str, group: str) -> tuple[int, int]:
+    [row] = await _rows(engine, engine.sql.front, queue_name, group) or [None]
+    if row is None:
+        raise NotFound(f"there is no queue '{queue_name}'")
+    if row[1] is None:
+        raise NotFound(f"queue '{queue_name}' has no group '{group}'")
+    return row[0], row[1]
+
+
+async def groups(engine: PostgresEngine, queue_name: str) -> list[GroupInfo]:
+    queue_id, _ = await _front(engine, queue_name, "default")
+    return [
+        GroupInfo(
+            name=name,
+            start=Start(StartAt(start_at), start_time),
+            created_at=created_at,
+            claimed_at=claimed_at,
+            lag=lag,
+        )
+        for name, start_at, start_time, created_at, claimed_at, lag in await _rows(engine, engine.sql.groups, queue_id)
+    ]
+
+
+async def depth(engine: PostgresEngine, queue_name: str, group: str) -> Depth:
+    _, group_id = await _front(engine, queue_name, group)
+
+    async def read(connection: Connection, _: bool) -> tuple[Any, ...]:
+        async with connection.transaction(isolation="repeatable_read", readonly=True):
+            return (
+                *(await connection.fetch(engine.sql.ready, group_id))[0],
+                *(await connection.fetch(engine.sql.retrying, group_id))[0],
+                await connection.fetchval(engine.sql.leased, group_id),
+                *(await connection.fetch(engine.sql.counts, queue_name, group_id))[0],
+            )
+
+    ready, oldest, retrying, oldest_retry, leased, delayed, dead_count, missed = await engine.pool.call(read)
+    ages = [time for time in (oldest, oldest_retry) if time is not None]
+    return Depth(
+        ready=ready,
+        retrying=retrying,
+        leased=leased,
+        delayed=delayed,
+        dead=dead_count,
+        missed=missed,
+        oldest_at=min(ages, default=None),
+    )
+
+
+async def lanes(engine: PostgresEngine, queue_name: str, group: str, after: int, limit: int) -> list[LaneInfo]:
+    queue_id, group_id = await _front(engine, queue_name, group)
+    return [
+        LaneInfo(
+            lane=LaneId(id),
+            key=key,
+            kind=kind,
+            priority=priority,
+            first=first,
+            tail=tail,
+            state=CursorState(state),
+            position=position,
+            lag=tail - position,
+        )
+        for id, key, kind, priority, first, tail, state, position in await _rows(
+            engine, engine.sql.lanes, queue_id, group_id, after, limit
+        )
+    ]
+
+
+async def jobs(engine: PostgresEngine, ids: Sequence[MessageId]) -> list[Job | None]:
+    found = await _found(engine, ids)
+    return [found.get(id) for id in ids]
+
+
+async def _found(engine: PostgresEngine, ids: Sequence[MessageId]) -> dict[bytes, Job]:
+    rows = await _rows(engine, engine.sql.jobs_in_lanes, list(ids))
+    if len(rows) < len(set(ids)):
+        rows += await _rows(engine, engine.sql.jobs_in_intake, list(ids))
+    return {row["id"]: _job(row, engine.local_now) for row in rows}
+
+
+def _job(row: Any, now: datetime) -> Job:
+    (id, queue_name, kind, key, state, attempt, _, created_at, due_at, owner, lease_expires_at, heartbeat_at,
+     started_at, finished_at, reason, error, result, payload, headers, *_) = row  # fmt: skip
+    state = None if state is None else JobState(state)
+    if state in (JobState.ASSIGNED, JobState.RUNNING) and lease_expires_at <= now:
+        state, owner, lease_expires_at, started_at = JobState.QUEUED, None, None, None
+    if state is not None and not state.finished:
+        finished_at = reason = error = result = None
+    return Job(
+        id=id_text(id),
+        queue=queue_name,
+        kind=kind,
+        key=key,
+        state=state,
+        attempt=attempt,
+        payload=payload,
+        headers=json.loads(headers) if headers else {},
+        created_at=created_at,
+        due_at=due_at,
+        lease_owner=owner,
+        lease_expires_at=lease_expires_at,
+        heartbeat_at=heartbeat_at,
+        started_at=started_at,
+        finished_at=finished_at,
+        reason=reason,
+        error=error,
+        result=result,
+    )
+
+
+async def list_jobs(
+    engine: PostgresEngine, queue_name: str, state: JobState | None, before: str | None, limit: int
+) -> list[Job]:
+    queue_id, _ = await _front(engine, queue_name, "default")
+    end = b"\xff" * 16 if before is None else checked_id("before", before)
+
+    many = limit if state is None else SCAN_LIMIT
+    ids = [row[0] for row in await _rows(engine, engine.sql.newest, queue_id, end, many)]
+    listed: list[Job] = []
+    for start in range(0, len(ids), LIST_STEP):
+        step = ids[start : start + LIST_STEP]
+        found = await _found(engine, step)
+        listed += [found[id] for id in step if id in found and state in (None, found[id].state)]
+        if len(listed) >= limit:
+            break
+    return listed[:limit]
+
+
+async def events(engine: PostgresEngine, id: MessageId) -> list[Event]:
+    rows = await _rows(engine, engine.sql.events, id)
+    return [Event(at=at, state=JobState(state), detail=detail) for at, state, detail in rows]
+
+
+async def dead(
+    engine: PostgresEngine, queue_name: str, group: str | None, after: str | None, limit: int
+) -> list[DeadLetter]:
+    queue_id, _ = await _front(engine, queue_name, "default")
+    start = bytes(16) if after is None else checked_id("after", after)
+    return [
+        DeadLetter(
+            id=id_text(id),
+            queue=queue_name,
+            group=group_name,
+            kind=kind,
+            key=key,
+            priority=priority,
+            payload=payload,
+            headers=json.loads(headers) if headers else {},
+            attempts=attempts,
+            losses=losses,
+            reason=reason,
+            error=error,
+            created_at=created_at,
+            died_at=died_at,
+        )
+        for id, group_name, key, kind, priority, payload, headers, attempts, losses, reason, error, created_at, died_at
+        in await _rows(engine, engine.sql.dead, queue_id, start, group, limit)
+    ]  # fmt: skip
+
+
+async def health(engine: PostgresEngine) -> Health:
+    names = ("queues", "lanes", "messages", "in intake", "live leases", "dead letters")
+    [totals] = await _rows(engine, engine.sql.totals)
+    details = dict(zip(names, map(str, totals), strict=True))
+    details["schema"] = engine.address.schema
+    details["woken by"] = "polling" if engine.must_poll else "notifications"
+    [(version, fsync, synchronous, standby)] = await _rows(engine, engine.sql.server)
+    for holder, group, count in await _rows(engine, engine.sql.holding):
+        details["holds most back"] = f"group '{group}' of queue '{holder}': {count} messages"
+    problems = [
+        f"group '{group}' of queue '{name}' missed {count} messages that were removed before it came for them"
+        for name, group, count in await _rows(engine, engine.sql.missed)
+    ]
+    if fsync == "off" or synchronous == "off":
+        problems.append(
+            f"fsync is {fsync} and synchronous_commit is {synchronous}: a crash may lose what was acknowledged"
+        )
+    if standby:
+        problems.append("this server is a standby: it cannot be written to")
+    number = await engine.pool.call(lambda connection, _: schema.version(connection, engine.address.schema))
+    return Health(engine="PostgreSQL", version=version, schema=number, details=details, problems=tuple(problems))

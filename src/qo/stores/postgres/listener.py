@@ -1,0 +1,135 @@
+"""Hints from other processes: one connection that listens.
+
+It listens before the first claim is made. When it is lost everything is asked
+again after it is back, because nobody knows what was missed. Where listening does
+not work (a transaction pooler in between), the broker polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import asyncpg
+
+from qo.core.message import MessageId
+from qo.stores.postgres.failures import LOST, RETRIED
+from qo.stores.postgres.pool import Connection, Pool
+from qo.stores.store import EVERYTHING, Hint
+
+log = logging.getLogger("qo.postgres")
+
+PROBE_SECONDS = 3.0
+FIRST_REST_SECONDS = 0.1
+LONGEST_REST_SECONDS = 10.0
+KEEPALIVE = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
+
+
+class Listener:
+    """Keeps listening until closed. `must_poll` if it cannot."""
+
+    def __init__(self, pool: Pool, heard: Callable[[Hint], None]) -> None:
+        self._pool = pool
+        self._heard = heard
+        self._channel = pool.address.schema
+        self._connection: Connection | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
+        self._probes: dict[str, asyncio.Event] = {}
+        self._closed = False
+        self.must_poll = pool.address.wake == "poll"
+
+    async def open(self) -> None:
+        """Listen, and find out whether that works."""
+        if self.must_poll:
+            return
+        await self._pool.call(self._listen_first)
+        if self._pool.address.wake == "auto" and not await self._probe():
+            log.warning("the database does not pass notifications on (a pooler?); qo polls instead (?wake=poll)")
+            self.must_poll = True
+            await self._hang_up()
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            await asyncio.gather(self._reconnecting, return_exceptions=True)
+        await self._hang_up()
+
+    async def _listen_first(self, _: Connection, __: bool) -> None:
+        """Inside a pool's call, so that it is tried again as calls are."""
+        await self._listen()
+
+    async def _listen(self) -> None:
+        arguments = self._pool.connect_arguments()
+        connection: Connection = await asyncpg.connect(**arguments)
+        try:
+            with contextlib.suppress(asyncpg.PostgresError):  # a Unix socket has no keepalive to set
+                for name, value in KEEPALIVE.items():
+                    await connection.execute(f"SET {name} = {value}")
+            await connection.add_listener(self._channel, self._notified)
+        except BaseException:
+            connection.terminate()
+            raise
+        connection.add_termination_listener(self._lost)
+        self._connection = connection
+
+    async def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None and not connection.is_closed():
+            with contextlib.suppress(*LOST, asyncpg.PostgresError):
+                await connection.close(timeout=2)
+
+    async def _probe(self) -> bool:
+        word = secrets.token_hex(8)
+        heard = self._probes[word] = asyncio.Event()
+        try:
+            text = json.dumps({"probe": word})
+            await self._pool.call(lambda c, _: c.execute("SELECT pg_notify($1, $2)", self._channel, text))
+            await asyncio.wait_for(heard.wait(), PROBE_SECONDS)
+        except TimeoutError:
+            return False
+        finally:
+            del self._probes[word]
+        return True
+
+    def _notified(self, _: object, __: int, ___: str, payload: object) -> None:
+        try:
+            said: Any = None if payload == "*" else json.loads(str(payload))
+        except ValueError:
+            said = None
+        if isinstance(said, list):
+            self._heard(Hint(frozenset(map(str, said))))
+        elif isinstance(said, dict) and "finished" in said:
+            ids = frozenset(MessageId(bytes.fromhex(str(id).replace("-", ""))) for id in said["finished"] or ())
+            self._heard(Hint(frozenset(), ids))
+        elif isinstance(said, dict) and "probe" in said:
+            if said["probe"] in self._probes:
+                self._probes[said["probe"]].set()
+        else:
+            self._heard(EVERYTHING)
+
+    def _lost(self, connection: object) -> None:
+        if not self._closed and connection is self._connection and self._reconnecting is None:
+            self._connection = None
+            self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+
+    async def _reconnect(self) -> None:
+        rest = FIRST_REST_SECONDS
+        try:
+            while not self._closed:
+                try:
+                    await self._listen()
+                except (*LOST, *RETRIED, asyncpg.PostgresError):
+                    await asyncio.sleep(rest)
+                    rest = min(rest * 2, LONGEST_REST_SECONDS)
+                else:
+                    log.info("listening again")
+                    self._heard(EVERYTHING)
+                    return
+        finally:
+            self._reconnecting = None

@@ -1,0 +1,203 @@
+"""push: plain messages in wide statements, anything else one by one on the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import msgspec
+
+from qo.core.errors import TooLarge
+from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, runs_of_ids
+from qo.stores.postgres.pool import Connection
+
+if TYPE_CHECKING:
+    from qo.stores.postgres.engine import PostgresEngine
+
+LAPSE = "qo: lapse"
+LAPSE_LIMIT = 1000
+
+Lane = tuple[str, str | None, str | None, int | None]
+"""A lane's name: its queue, and its key or its kind and priority."""
+
+Answers = tuple[list[Pushed], bool]
+"""An answer for each message, and whether something may be claimable."""
+
+
+class Remembered(msgspec.Struct):
+    """A batch's answer as the nonce keeps it: each id, and whether it was a duplicate."""
+
+    pushed: list[tuple[str, bool]]
+
+
+async def push(engine: PostgresEngine, messages: Sequence[NewMessage]) -> Answers:
+    if not messages:
+        return [], False
+    answers: Answers = await engine.call("push", lambda connection, again: push_on(engine, connection, messages, again))
+    return answers
+
+
+async def push_on(
+    engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage], again: bool
+) -> Answers:
+    """Push on a connection, which may be inside a transaction."""
+    if not again and all(map(_is_plain, messages)) and await _push_plain(engine, connection, messages):
+        return [Stored(message.id) for message in messages], True
+    return await _push_any(engine, connection, messages), True
+
+
+def _is_plain(message: NewMessage) -> bool:
+    return message.headers is None and message.due_at is None and message.ttl is None and message.dedupe is None
+
+
+async def _push_plain(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> bool:
+    """Whether that was possible: else nothing was done."""
+    try:
+        async with _undone_on_error(connection):
+            refusal = await connection.fetchval(engine.sql.push_plain, *_columns(messages), engine.now)
+    except asyncpg.UniqueViolationError:
+        return False  # an id is known: this push was made before, or is being made
+    return refusal is None
+
+
+def _undone_on_error(connection: Connection) -> Any:
+    """Inside a caller's transaction, a savepoint; alone, the statement is a transaction by itself."""
+    return connection.transaction() if connection.is_in_transaction() else _Nothing()
+
+
+class _Nothing:
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+
+def _columns(messages: Sequence[NewMessage]) -> tuple[list[Any], ...]:
+    """Messages as arrays: their lanes, in the order of first arrivals; themselves; and the runs of their ids."""
+    by_lane: dict[Lane, list[NewMessage]] = {}
+    for message in messages:
+        lane = _lane(message)
+        by_lane.setdefault(lane, []).append(message)
+    lanes = list(by_lane)
+    numbers, ids, payloads, kinds, priorities = [], [], [], [], []
+    run_lanes, run_firsts, run_lasts, run_starts = [], [], [], []
+    keyed = any(lane[1] is not None for lane in lanes)
+    for number, lane in enumerate(lanes, 1):
+        own = by_lane[lane]
+        numbers += [number] * len(own)
+        lane_ids = [message.id for message in own]
+        ids += lane_ids
+        payloads += [message.payload for message in own]
+        if keyed:
+            kinds += [None if lane[1] is None else message.kind for message in own]
+            priorities += [None if lane[1] is None else message.priority for message in own]
+        start = 0
+        for first, last, count in _runs(lane_ids):
+            run_lanes.append(number)
+            run_firsts.append(first)
+            run_lasts.append(last)
+            run_starts.append(start)
+            start += count
+    names = [list(column) for column in zip(*lanes, strict=True)]
+    return (*names, numbers, ids, payloads, kinds, priorities, run_lanes, run_firsts, run_lasts, run_starts)
+
+
+def _lane(message: NewMessage) -> Lane:
+    if message.key is not None:
+        return message.queue, message.key, None, None
+    return message.queue, None, message.kind, message.priority
+
+
+def _runs(ids: list[MessageId]) -> list[tuple[bytes, bytes, int]]:
+    """Runs within which ids differ in their last six bytes only, because that is how the server counts."""
+    found = []
+    for first, last, count in runs_of_ids(ids):
+        if first[:10] == last[:10]:
+            found.append((first, last, count))
+        else:
+            start = int.from_bytes(first)
+            found += [((start + n).to_bytes(16), (start + n).to_bytes(16), 1) for n in range(count)]
+    return found
+
+
+async def _push_any(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> list[Pushed]:
+    columns = [
+        [m.queue for m in messages],
+        [m.key for m in messages],
+        [m.kind for m in messages],
+        [m.priority for m in messages],
+        [m.id for m in messages],
+        [m.payload for m in messages],
+        [json.dumps(dict(m.headers)) if m.headers else None for m in messages],
+        [m.due_at for m in messages],
+        [None if m.ttl is None else m.ttl.total_seconds() for m in messages],
+        [_dedupe_text(m) for m in messages],
+    ]
+    while True:
+        try:
+            async with _undone_on_error(connection):
+                rows = await connection.fetch(engine.sql.push_any, *columns, engine.now)
+        except asyncpg.RaiseError as error:
+            if LAPSE not in str(error):
+                raise
+            queues = sorted({m.queue for m in messages if m.dedupe is not None})
+            await connection.fetchval(engine.sql.lapse_queues, queues, LAPSE_LIMIT, engine.draw, engine.now)
+            continue
+        return [_answer(message, row) for message, row in zip(messages, rows, strict=True)]
+
+
+def _dedupe_text(message: NewMessage) -> str | None:
+    dedupe = message.dedupe
+    if dedupe is None:
+        return None
+    window = None if dedupe.window is None else dedupe.window.total_seconds()
+    return json.dumps({"key": dedupe.key, "window": window, "scope": dedupe.scope.value})
+
+
+def _answer(message: NewMessage, row: Any) -> Pushed:
+    match row["answer"]:
+        case "stored":
+            return Stored(message.id)
+        case "duplicate":
+            return Duplicate(MessageId(bytes.fromhex(row["other"].replace("-", ""))))
+        case _:
+            problem = (
+                f"has {len(message.payload)} bytes; queue '{message.queue}' allows {row['other']} (setting max_payload)"
+            )
+            return Refused(TooLarge("payload", problem))
+
+
+async def push_once(engine: PostgresEngine, messages: Sequence[NewMessage], nonce: str) -> Answers:
+    """Push, unless a batch with this nonce was pushed before; then give its answer again."""
+    answers: Answers = await engine.call("push", lambda connection, _: _push_once(engine, connection, messages, nonce))
+    return answers
+
+
+async def _push_once(
+    engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage], nonce: str
+) -> Answers:
+    try:
+        async with connection.transaction():
+            kept = await connection.fetchval(engine.sql.nonce, nonce)
+            if kept is not None:
+                return _recalled(messages, kept), False
+            answers, woke = await push_on(engine, connection, messages, again=False)
+            remembered = Remembered(
+                [("" if isinstance(a, Refused) else a.id.hex(), isinstance(a, Duplicate)) for a in answers]
+            )
+            await connection.execute(engine.sql.keep_nonce, nonce, engine.now, msgspec.json.encode(remembered).decode())
+            return answers, woke
+    except asyncpg.UniqueViolationError:  # the same call is being made elsewhere, and was first
+        kept = await connection.fetchval(engine.sql.nonce, nonce)
+        return _recalled(messages, kept), False
+
+
+def _recalled(messages: Sequence[NewMessage], kept: str) -> list[Pushed]:
+    answers: list[Pushed] = []
+    for message, (id, duplicate) in zip(messages, msgspec.json.decode(kept, type=Remembered).pushed, strict=True):
+        if not id:
+            answers.append(Refused(TooLarge("payload", "was refused the first time")))
+        else:
+            answers.append(Duplicate(MessageId(bytes.fromhex(id))) if duplicate else Stored(message.id))
+    return answers

@@ -1,0 +1,119 @@
+"""Migrations: numbered files, forward only, one at a time under an advisory lock.
+
+The functions in `sql/` belong to the newest migration and are replaced with it. An
+older qo keeps working on a schema that is one version newer; more is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict
+from datetime import timedelta
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import asyncpg
+
+from qo.core.errors import Incompatible
+from qo.core.queue import QueueSettings
+
+VERSIONS_AHEAD = 1
+"""How much newer a schema may be than this qo."""
+
+FUNCTIONS = ("lanes", "outcomes", "push", "advance", "claim", "settle", "groups", "tidy", "enqueue")
+"""The files of `sql/`, in the order in which they build on each other."""
+
+_NUMBERED = re.compile(r"^(\d{4})_\w+\.sql$")
+_FUNCTION = re.compile(r"^CREATE (FUNCTION|TYPE) (qo\.\w+)", re.MULTILINE)
+
+
+class Migration(NamedTuple):
+    number: int
+    name: str
+    sql: str
+
+
+def migrations() -> list[Migration]:
+    """All migrations, in order; the newest brings the functions."""
+    folder = files(__package__) / "migrations"
+    found = [(match, entry) for entry in folder.iterdir() if (match := _NUMBERED.match(entry.name))]
+    return sorted(Migration(int(match[1]), entry.name, entry.read_text()) for match, entry in found)
+
+
+def functions() -> str:
+    folder = files(__package__) / "sql"
+    return "\n".join((folder / f"{name}.sql").read_text() for name in FUNCTIONS)
+
+
+def in_schema(sql: str, schema: str) -> str:
+    """The same SQL for another schema: names, and the channel of hints."""
+    return re.sub(r"\bqo\.(?=\w)", f'"{schema}".', sql).replace("pg_notify('qo'", f"pg_notify('{schema}'")
+
+
+async def version(connection: asyncpg.Connection[Any], schema: str) -> int:
+    """The newest migration that the schema has seen; 0 if there is none."""
+    known = await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{schema}.migrations")
+    if not known:
+        tables = await connection.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = $1", schema)
+        if tables:
+            raise Incompatible(f"schema '{schema}' has tables of another program; name one with ?schema=")
+        return 0
+    found: int = await connection.fetchval(in_schema("SELECT coalesce(max(number), 0) FROM qo.migrations", schema))
+    return found
+
+
+def check(found: int, newest: int, schema: str) -> None:
+    if found > newest + VERSIONS_AHEAD:
+        raise Incompatible(
+            f"schema '{schema}' is at version {found}, made by a newer qo; this one knows up to {newest}. Upgrade qo"
+        )
+
+
+async def bring_forward(
+    connection: asyncpg.Connection[Any], schema: str, known: list[Migration] | None = None, *, dry_run: bool = False
+) -> list[Migration]:
+    """Apply what is missing, each migration in its own transaction; answers what was, or would be, applied."""
+    known = known or migrations()
+    applied = []
+    for migration in known:
+        async with connection.transaction():
+            await connection.execute("SELECT pg_advisory_xact_lock($1)", _lock_key(schema))
+            found = await version(connection, schema)
+            check(found, known[-1].number, schema)
+            if found >= migration.number:
+                continue
+            applied.append(migration)
+            if not dry_run:
+                await _apply(connection, schema, migration, newest=migration is known[-1])
+    return applied
+
+
+async def _apply(connection: asyncpg.Connection[Any], schema: str, migration: Migration, *, newest: bool) -> None:
+    await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
+    await connection.execute(in_schema(migration.sql, schema))
+    if newest:
+        await connection.execute(in_schema(functions(), schema))
+        await connection.execute(in_schema("DELETE FROM qo.defaults", schema))
+        await connection.execute(in_schema("INSERT INTO qo.defaults (rules) VALUES ($1)", schema), default_rules())
+    await connection.execute(in_schema("INSERT INTO qo.migrations (number) VALUES ($1)", schema), migration.number)
+
+
+def default_rules() -> str:
+    return rules_text(QueueSettings())
+
+
+def rules_text(settings: QueueSettings) -> str:
+    """All settings as the functions read them: durations in seconds."""
+    return json.dumps(asdict(settings), default=_plain)
+
+
+def _plain(value: object) -> float:
+    assert isinstance(value, timedelta)
+    return value.total_seconds()
+
+
+def _lock_key(schema: str) -> int:
+    digest = hashlib.blake2b(f"qo migrations {schema}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)

@@ -1,0 +1,231 @@
+-- name: push_plain
+SELECT qo.push_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
+
+-- name: push_any
+SELECT answer, other FROM qo.push_any($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+
+-- name: nonce
+SELECT answer FROM qo.nonces WHERE nonce = $1;
+
+-- name: keep_nonce
+INSERT INTO qo.nonces (nonce, at, answer) VALUES ($1, coalesce($2, clock_timestamp()), $3);
+
+-- name: claim
+SELECT (d).want, (d).lane_id, (d)."offset", (d).id, (d).queue, (d).key, (d).kind, (d).payload, (d).headers, (d).priority,
+       (d).attempt, (d).created_at, (d).due_at, (d).entered_at, (d).expires_at, (d).retry_of, wait, owner_limited, signal
+FROM qo.claim($1, $2, $3, $4);
+
+-- name: claimed
+-- What a token holds: after a claim whose answer was lost.
+SELECT $2::integer AS want, e.lane_id, m."offset", m.id, q.name AS queue, l.key, coalesce(m.kind, l.kind) AS kind, m.payload, m.headers,
+       coalesce(m.priority, l.priority) AS priority,
+       coalesce(r.attempts, CASE WHEN c.keyed AND m."offset" = e.from_offset THEN c.attempts ELSE 0 END) + 1 AS attempt,
+       m.created_at, m.due_at, m.entered_at, e.expires_at, m.retry_of, NULL::interval AS wait, false AS owner_limited,
+       NULL::text AS signal
+FROM qo.leases e JOIN qo.cursors c ON c.id = e.cursor_id JOIN qo.lanes l ON l.id = e.lane_id JOIN qo.queues q ON q.id = l.queue_id
+CROSS JOIN LATERAL (
+    SELECT unnest(e.retried) AS "offset", 0 AS place
+    UNION ALL SELECT o, 1 FROM unnest(int8multirange(int8range(e.from_offset, e.to_offset)) - e.settled) gap,
+        generate_series(lower(gap), upper(gap) - 1) o
+    WHERE NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = o)
+) t JOIN qo.messages m ON m.lane_id = e.lane_id AND m."offset" = t."offset"
+LEFT JOIN qo.retries r ON r.cursor_id = c.id AND r."offset" = m."offset" AND r.token = e.token
+WHERE e.token = $1 AND e.ended_at IS NULL ORDER BY e.claimed_at, e.lane_id, t.place, t."offset";
+
+-- name: settle
+SELECT (d).want, (d).lane_id, (d)."offset", (d).id, (d).queue, (d).key, (d).kind, (d).payload, (d).headers, (d).priority,
+       (d).attempt, (d).created_at, (d).due_at, (d).entered_at, (d).expires_at, (d).retry_of, wait, owner_limited, signal,
+       (SELECT array_agg((x).number) FROM unnest(answers) x) AS numbers, (SELECT array_agg((x).answer) FROM unnest(answers) x) AS answers,
+       (SELECT array_agg((x).verdict) FROM unnest(answers) x) AS verdicts, (SELECT array_agg((x).ended) FROM unnest(answers) x) AS ended
+FROM qo.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+
+-- name: extend
+SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend($1, $2, $3, $4, $5, $6);
+
+-- name: lock_lanes
+-- A unit takes every lane that it may push to first.
+SELECT qo.lock_lanes($1, $2, $3, $4, coalesce($5, clock_timestamp()));
+
+-- name: names_of_wants
+SELECT array_agg(DISTINCT n) FROM jsonb_array_elements($1::jsonb) w CROSS JOIN unnest(qo.unpaused(w)) n;
+
+-- name: groups_of_wants
+SELECT coalesce(array_agg(DISTINCT g), '{}') FROM unnest((qo.read_wants($1::jsonb, '-infinity', true)).wants) w CROSS JOIN unnest(w.fronts) g;
+
+-- name: enter_due
+SELECT qo.enter_due($1, $2, $3);
+
+-- name: lapse
+SELECT qo.lapse($1, $2, $3, $4);
+
+-- name: lapse_queues
+-- Bring the default groups of some queues up to date.
+SELECT qo.lapse(ARRAY(SELECT default_group_id FROM qo.queues WHERE name = ANY ($1::text[])), $2, $3, $4);
+
+-- name: tidy_lanes
+SELECT qo.tidy_lanes($1, $2, $3);
+
+-- name: tidy_rest
+SELECT qo.tidy_rest($1, $2);
+
+-- name: next_tidy
+SELECT qo.next_tidy(coalesce($1, clock_timestamp())) - coalesce($1, clock_timestamp());
+
+-- name: create_queue
+SELECT (qo.queue_to_use($1, $2)).id;
+
+-- name: lock_settings
+SELECT settings FROM qo.queues WHERE name = $1 FOR UPDATE;
+
+-- name: configure
+WITH changed AS (UPDATE qo.queues SET settings = $2::jsonb, rules = $3::jsonb WHERE name = $1 RETURNING id)
+SELECT qo.to_tidy(ARRAY(SELECT l.id FROM qo.lanes l JOIN changed ON l.queue_id = changed.id ORDER BY l.id), $4::timestamptz),
+       qo.tell(ARRAY[$1::text]);
+
+-- name: pause
+WITH changed AS (UPDATE qo.queues SET paused = $2 WHERE name = $1) SELECT qo.tell(ARRAY[$1::text]);
+
+-- name: purge
+SELECT qo.purge($1, $2);
+
+-- name: delete_queue
+SELECT qo.delete_queue($1, $2);
+
+-- name: join
+SELECT qo.join_group($1, $2, $3, $4, $5);
+
+-- name: note_filter
+INSERT INTO qo.group_filters (name, namespace, task, start_at, start_time) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING;
+
+-- name: matching
+SELECT qo.queues_of(jsonb_build_object('filter', jsonb_build_object('namespace', $1::text, 'task', $2::text)));
+
+-- name: lock_group
+SELECT g.id FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id WHERE q.name = $1 AND g.name = $2 FOR UPDATE OF q;
+
+-- name: drop_group
+SELECT qo.drop_group($1);
+
+-- name: tidy_queue
+SELECT qo.to_tidy(ARRAY(SELECT l.id FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id WHERE q.name = $1 ORDER BY l.id), $2),
+       qo.tell(ARRAY[$1::text]);
+
+-- name: front
+SELECT q.id, (SELECT g.id FROM qo.groups g WHERE g.queue_id = q.id AND g.name = $2) FROM qo.queues q WHERE q.name = $1;
+
+-- name: seek
+SELECT qo.seek($1, $2, $3, $4, $5, $6, $7);
+
+-- name: cancel
+SELECT qo.cancel($1, $2, $3, $4);
+
+-- name: letters
+SELECT id FROM qo.dead_letters WHERE group_id = $1 AND ($2::uuid[] IS NULL OR id = ANY ($2::uuid[])) ORDER BY id
+LIMIT CASE WHEN $2::uuid[] IS NULL THEN 1000 END FOR UPDATE;
+
+-- name: retry_dead
+SELECT qo.retry_dead($1, $2, $3, $4, $5);
+
+-- name: purge_dead
+WITH gone AS (DELETE FROM qo.dead_letters WHERE group_id = $1 AND ($2::uuid[] IS NULL OR id = ANY ($2::uuid[])) RETURNING 1)
+SELECT count(*) FROM gone;
+
+-- name: watch
+SELECT qo.watch($1, $2);
+
+-- name: queue
+SELECT name, namespace, task, settings, paused, created_at FROM qo.queues WHERE name = $1;
+
+-- name: queues
+SELECT name, namespace, task, settings, paused, created_at FROM qo.queues WHERE name > $1 ORDER BY name LIMIT $2;
+
+-- name: groups
+-- Indexes groups (queue_id, name), cursors_busy.
+SELECT g.name, g.start_at, g.start_time, g.created_at, g.claimed_at,
+       (SELECT coalesce(sum((qo.tail_of(c.lane_id)).tail - CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END), 0)::bigint
+        FROM qo.cursors c WHERE c.group_id = g.id AND c.state <> 'idle') AS lag
+FROM qo.groups g WHERE g.queue_id = $1 ORDER BY g.name;
+
+-- name: ready
+-- Index cursors_busy: idle lanes cost nothing. Skips and messages addressed to others do not count.
+SELECT coalesce(sum((qo.tail_of(c.lane_id)).tail - p.position
+           - (SELECT count(*) FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= p.position)
+           - (SELECT count(*) FROM qo.addressed a WHERE a.lane_id = c.lane_id AND a."offset" >= p.position AND a.group_id <> $1
+                AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = a."offset"))), 0)::bigint,
+       min(coalesce(CASE WHEN c.keyed THEN c.head_entered_at END,
+           (SELECT m.entered_at FROM qo.messages m WHERE m.lane_id = c.lane_id AND m."offset" >= p.position ORDER BY m."offset" LIMIT 1)))
+FROM qo.cursors c CROSS JOIN LATERAL (SELECT CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END AS position) p
+WHERE c.group_id = $1 AND c.state <> 'idle';
+
+-- name: retrying
+-- Index retries_due.
+SELECT count(*), min(r.entered_at) FROM qo.retries r WHERE r.group_id = $1 AND r.token IS NULL;
+
+-- name: leased
+-- Index leases_to_expire.
+SELECT coalesce(sum(CASE WHEN c.keyed THEN e.to_offset - e.from_offset
+               - (SELECT count(*) FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= e.from_offset AND s."offset" < e.to_offset)
+           ELSE coalesce((SELECT sum(upper(gap) - lower(gap)) FROM unnest(int8multirange(int8range(e.from_offset, e.to_offset)) - e.settled) gap), 0)
+               + (SELECT count(*) FROM qo.retries r WHERE r.cursor_id = c.id AND r.token = e.token) END), 0)::bigint
+FROM qo.leases e JOIN qo.cursors c ON c.id = e.cursor_id WHERE e.group_id = $1 AND e.ended_at IS NULL;
+
+-- name: counts
+-- Indexes intake_due, dead_letters by group, cursors_missed.
+SELECT (SELECT count(*) FROM qo.intake WHERE queue = $1 AND canceled_at IS NULL),
+       (SELECT count(*) FROM qo.dead_letters WHERE group_id = $2),
+       (SELECT coalesce(sum(missed), 0)::bigint FROM qo.cursors WHERE group_id = $2 AND missed > 0);
+
+-- name: lanes
+-- Indexes lanes_by_queue, cursors_in_lane.
+SELECT l.id, l.key, l.kind, l.priority, l.first, (qo.tail_of(l.id)).tail, c.state,
+       CASE WHEN c.state = 'idle' THEN (qo.tail_of(l.id)).tail WHEN c.keyed THEN c.position ELSE qo.position_of(c) END
+FROM qo.lanes l JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = $2 WHERE l.queue_id = $1 AND l.id > $3 ORDER BY l.id LIMIT $4;
+
+-- name: jobs_in_lanes
+-- Primary keys of id_runs and messages.
+SELECT j.* FROM unnest($1::uuid[]) i CROSS JOIN LATERAL qo.place_of(i) p
+CROSS JOIN LATERAL (SELECT * FROM qo.lane_jobs l WHERE l.lane_id = p.lane_id AND l."offset" = p."offset") j;
+
+-- name: jobs_in_intake
+-- Primary key.
+SELECT * FROM qo.intake_jobs WHERE id = ANY ($1::uuid[]);
+
+-- name: newest
+-- Primary keys of id_runs and intake, from their high ends.
+SELECT id FROM (
+    (SELECT m.id FROM (SELECT r.* FROM qo.id_runs r WHERE r.first < $2 ORDER BY r.first DESC) r JOIN qo.lanes l ON l.id = r.lane_id AND l.queue_id = $1
+     CROSS JOIN LATERAL (SELECT * FROM qo.messages m WHERE m.lane_id = r.lane_id AND m."offset" >= r."offset"
+         AND m."offset" <= r."offset" + qo.id_number(r.last) - qo.id_number(r.first) AND m.id < $2 ORDER BY m."offset" DESC) m
+     ORDER BY r.first DESC, m."offset" DESC LIMIT $3)
+    UNION ALL
+    (SELECT i.id FROM qo.intake i JOIN qo.queues q ON q.name = i.queue WHERE q.id = $1 AND i.id < $2 ORDER BY i.id DESC LIMIT $3)
+) newest ORDER BY id DESC LIMIT $3;
+
+-- name: events
+-- Primary key.
+SELECT at, state, detail FROM qo.events WHERE message_id = $1 ORDER BY number;
+
+-- name: dead
+-- Index dead_letters_in_queue.
+SELECT d.id, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error, d.created_at, d.died_at
+FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id
+WHERE d.queue_id = $1 AND d.id > $2 AND ($3::text IS NULL OR g.name = $3) ORDER BY d.id, g.name LIMIT $4;
+
+-- name: totals
+SELECT (SELECT count(*) FROM qo.queues), (SELECT count(*) FROM qo.lanes),
+       (SELECT coalesce(sum((qo.tail_of(l.id)).tail - l.first), 0)::bigint FROM qo.lanes l),
+       (SELECT count(*) FROM qo.intake WHERE canceled_at IS NULL),
+       (SELECT count(*) FROM qo.leases WHERE ended_at IS NULL), (SELECT count(*) FROM qo.dead_letters);
+
+-- name: holding
+-- Which group holds most messages back.
+SELECT q.name, g.name, sum((qo.tail_of(c.lane_id)).tail - CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END)::bigint AS held
+FROM qo.cursors c JOIN qo.groups g ON g.id = c.group_id JOIN qo.queues q ON q.id = g.queue_id
+WHERE c.state <> 'idle' GROUP BY g.id, q.name, g.name ORDER BY held DESC LIMIT 1;
+
+-- name: missed
+SELECT q.name, g.name, sum(c.missed)::bigint FROM qo.cursors c JOIN qo.groups g ON g.id = c.group_id JOIN qo.queues q ON q.id = g.queue_id
+WHERE c.missed > 0 GROUP BY g.id, q.name, g.name;
+
+-- name: server
+SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'), pg_is_in_recovery();

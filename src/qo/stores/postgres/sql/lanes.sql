@@ -1,0 +1,183 @@
+-- Queues, lanes and cursors coming into being, and cursors coming to rest.
+
+-- Tell other processes that these queues may have work. NULL: any queue.
+CREATE FUNCTION qo.tell(p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_text text := coalesce(array_to_json(p_queues)::text, '*');
+BEGIN
+    PERFORM pg_notify('qo', CASE WHEN octet_length(v_text) > 7900 THEN '*' ELSE v_text END);
+END $$;
+
+-- The queue of that name, created with the default settings if there is none.
+CREATE FUNCTION qo.queue_to_use(p_name text, p_now timestamptz) RETURNS qo.queues LANGUAGE plpgsql AS $$
+DECLARE
+    q qo.queues;
+    v_dot integer := strpos(p_name, '.');
+    v_namespace text := CASE WHEN v_dot > 0 THEN left(p_name, v_dot - 1) ELSE '' END;
+    v_task text := CASE WHEN v_dot > 0 THEN substr(p_name, v_dot + 1) ELSE '' END;
+    v_group bigint;
+BEGIN
+    SELECT * INTO q FROM qo.queues WHERE name = p_name;
+    IF FOUND THEN RETURN q; END IF;
+    INSERT INTO qo.queues (name, namespace, task, rules, created_at)
+    SELECT p_name, v_namespace, v_task, rules, p_now FROM qo.defaults
+    ON CONFLICT (name) DO NOTHING RETURNING * INTO q;
+    IF NOT FOUND THEN
+        SELECT * INTO STRICT q FROM qo.queues WHERE name = p_name;
+        RETURN q;
+    END IF;
+    INSERT INTO qo.groups (queue_id, name, start_at, created_at) VALUES (q.id, 'default', 'all', p_now) RETURNING id INTO v_group;
+    UPDATE qo.queues SET default_group_id = v_group WHERE id = q.id RETURNING * INTO q;
+    INSERT INTO qo.groups (queue_id, name, start_at, start_time, created_at)
+    SELECT DISTINCT ON (f.name) q.id, f.name, f.start_at, f.start_time, p_now FROM qo.group_filters f
+    WHERE f.name <> 'default' AND coalesce(f.namespace = v_namespace, true) AND coalesce(f.task = v_task, true)
+    ORDER BY f.name, f.id;
+    PERFORM qo.tell(ARRAY[p_name]);
+    RETURN q;
+END $$;
+
+-- The lane of that name; NULL if there is none.
+CREATE FUNCTION qo.find_lane(p_queue bigint, p_key text, p_kind text, p_priority integer) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_key IS NOT NULL THEN
+        RETURN (SELECT id FROM qo.lanes WHERE queue_id = p_queue AND key = p_key);
+    END IF;
+    RETURN (SELECT id FROM qo.lanes WHERE queue_id = p_queue AND kind = p_kind AND priority = p_priority AND key IS NULL);
+END $$;
+
+-- The lanes of these names, created with a cursor for every group where there is none. New ones have their ids in the
+-- order given and are inserted in the order of their names, so that two who create the same lanes cannot wait for each
+-- other. The queue is locked before its groups are read, or a group that is being made would miss the lane for ever.
+CREATE FUNCTION qo.lanes_to_use(p_queues bigint[], p_keys text[], p_kinds text[], p_priorities integer[]) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_lanes bigint[] := '{}';
+    v_new bigint[] := '{}';
+    v_lane bigint;
+    n integer;
+BEGIN
+    FOR i IN 1..cardinality(p_queues) LOOP
+        v_lane := qo.find_lane(p_queues[i], p_keys[i], p_kinds[i], p_priorities[i]);
+        v_lanes := v_lanes || v_lane;
+        v_new := v_new || CASE WHEN v_lane IS NULL THEN nextval(pg_get_serial_sequence('qo.lanes', 'id')) END;
+    END LOOP;
+    IF array_position(v_lanes, NULL) IS NULL THEN RETURN v_lanes; END IF;
+    PERFORM FROM qo.queues WHERE id = ANY (p_queues) ORDER BY id FOR SHARE;
+    FOR n IN SELECT u.n FROM unnest(p_queues, p_keys, p_kinds, p_priorities, v_lanes) WITH ORDINALITY AS u (queue, key, kind, priority, lane, n)
+             WHERE u.lane IS NULL ORDER BY u.queue, u.key, u.kind, u.priority, u.n LOOP
+        INSERT INTO qo.lanes (id, queue_id, key, kind, priority) OVERRIDING SYSTEM VALUE
+        VALUES (v_new[n], p_queues[n], p_keys[n], CASE WHEN p_keys[n] IS NULL THEN p_kinds[n] END,
+                CASE WHEN p_keys[n] IS NULL THEN p_priorities[n] END)
+        ON CONFLICT DO NOTHING RETURNING id INTO v_lane;
+        IF FOUND THEN
+            INSERT INTO qo.cursors (lane_id, group_id, keyed, position)
+            SELECT v_lane, g.id, p_keys[n] IS NOT NULL, 0 FROM qo.groups g WHERE g.queue_id = p_queues[n] ORDER BY g.id;
+        ELSE
+            v_lane := qo.find_lane(p_queues[n], p_keys[n], p_kinds[n], p_priorities[n]);
+        END IF;
+        v_lanes[n] := v_lane;
+    END LOOP;
+    RETURN v_lanes;
+END $$;
+
+-- Lock lanes by id. One that was removed meanwhile makes the caller start anew.
+CREATE FUNCTION qo.lock_by_id(p_lanes bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint;
+BEGIN
+    PERFORM FROM qo.lanes WHERE id = ANY (p_lanes) ORDER BY id FOR UPDATE;
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    IF v_count < (SELECT count(DISTINCT lane) FROM unnest(p_lanes) lane WHERE lane IS NOT NULL) OR array_position(p_lanes, NULL) IS NOT NULL THEN
+        RAISE serialization_failure USING MESSAGE = 'qo: a lane was removed';
+    END IF;
+END $$;
+
+-- The next offset that a lane gives out, and when its newest message entered. True only under the lane's lock.
+CREATE FUNCTION qo.tail_of(p_lane bigint, OUT tail bigint, OUT entered_at timestamptz) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT m."offset" + 1, m.entered_at INTO tail, entered_at FROM qo.messages m
+    WHERE m.lane_id = p_lane ORDER BY m."offset" DESC LIMIT 1;
+    SELECT greatest(l.floor, coalesce(tail_of.tail, 0)), greatest(l.floor_entered_at, tail_of.entered_at)
+    INTO tail, entered_at FROM qo.lanes l WHERE l.id = p_lane;
+END $$;
+
+-- Where an open cursor stands. True only under the cursor's lock.
+CREATE FUNCTION qo.position_of(c qo.cursors) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN greatest(c.position, (SELECT e.last FROM qo.leases e WHERE e.cursor_id = c.id AND e.epoch = c.epoch
+                                 ORDER BY e.last DESC LIMIT 1));
+END $$;
+
+-- Have housekeeping look at lanes within a minute from now, unless it will anyway. Rows of `tidying` are the last that anyone locks.
+CREATE FUNCTION qo.to_tidy(p_lanes bigint[], p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF (SELECT count(*) FROM qo.tidying t WHERE t.lane_id = ANY (p_lanes) AND t.at <= p_now + interval '60 s')
+        = cardinality(p_lanes) THEN
+        RETURN;
+    END IF;
+    INSERT INTO qo.tidying AS t (lane_id, at)
+    SELECT lane, p_now + interval '60 s' FROM (SELECT DISTINCT unnest(p_lanes) AS lane ORDER BY 1) lanes
+    ON CONFLICT (lane_id) DO UPDATE SET at = excluded.at WHERE t.at > excluded.at;
+END $$;
+
+-- The first message from an offset on that is for this cursor: not skipped, not addressed to another group.
+CREATE FUNCTION qo.head_from(c qo.cursors, p_position bigint) RETURNS qo.messages LANGUAGE plpgsql AS $$
+DECLARE
+    v_head qo.messages;
+BEGIN
+    SELECT * INTO v_head FROM qo.messages m WHERE m.lane_id = c.lane_id AND m."offset" >= p_position
+        AND (m.group_id IS NULL OR m.group_id = c.group_id)
+        AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = m."offset")
+    ORDER BY m."offset" LIMIT 1;
+    RETURN v_head;
+END $$;
+
+-- Bring a cursor, which the caller has locked, to rest at the first deliverable message from a position on.
+-- Attempts, losses and a backoff belong to the message at that position and end when it is passed. Idle is decided
+-- under the lane's lock alone; if that is taken, the cursor stays ready and whoever claims next looks again. An open
+-- cursor only becomes ready or idle here: its leases say where it stands.
+CREATE FUNCTION qo.rest(c qo.cursors, p_position bigint, p_attempts integer, p_losses integer, p_blocked timestamptz,
+                        p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    m qo.messages := qo.head_from(c, p_position);
+    v_state text := 'ready';
+    v_position bigint := p_position;
+BEGIN
+    IF m.id IS NULL THEN
+        PERFORM FROM qo.lanes WHERE id = c.lane_id FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            m := qo.head_from(c, p_position);
+            IF m.id IS NULL THEN
+                v_state := 'idle';
+                v_position := (qo.tail_of(c.lane_id)).tail;
+            END IF;
+        END IF;
+    END IF;
+    IF m.id IS NULL OR m."offset" <> p_position THEN
+        p_attempts := 0; p_losses := 0; p_blocked := NULL;
+    END IF;
+    v_position := coalesce(m."offset", v_position);
+    IF p_blocked > p_now THEN v_state := 'blocked'; END IF;
+    IF c.keyed THEN
+        DELETE FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" < v_position;
+        UPDATE qo.cursors SET state = v_state, position = v_position, attempts = p_attempts, losses = p_losses,
+            head_kind = m.kind, head_priority = m.priority, head_entered_at = m.entered_at,
+            due_at = CASE WHEN v_state = 'blocked' THEN p_blocked ELSE m.expires_at END
+        WHERE id = c.id;
+    ELSIF c.state <> v_state THEN
+        UPDATE qo.cursors SET state = v_state WHERE id = c.id;
+    END IF;
+END $$;
+
+-- How long to rest after the n-th failure.
+CREATE FUNCTION qo.rest_after(p_rules jsonb, p_failures integer, p_draw double precision) RETURNS interval LANGUAGE plpgsql AS $$
+DECLARE
+    v_retry jsonb := p_rules -> 'retry';
+    v_jitter double precision := (v_retry ->> 'jitter')::double precision;
+    v_seconds double precision;
+BEGIN
+    -- Beyond a thousand doublings every policy has reached its ceiling; more would overflow.
+    v_seconds := least((v_retry ->> 'delay')::double precision
+                       * least((v_retry ->> 'multiplier')::double precision, 1e3) ^ least(p_failures - 1, 100),
+                       (v_retry ->> 'max_delay')::double precision);
+    RETURN make_interval(secs => v_seconds * (1 - v_jitter + 2 * v_jitter * coalesce(p_draw, random())));
+END $$;

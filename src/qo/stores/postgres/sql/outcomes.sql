@@ -1,0 +1,73 @@
+-- What is written when messages are finished for a group.
+
+-- An event for each message; only for queues whose history is full.
+CREATE FUNCTION qo.record_events(p_ids uuid[], p_state text, p_detail text, p_now timestamptz) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO qo.events (message_id, at, state, detail) SELECT id, p_now, p_state, p_detail FROM unnest(p_ids) id;
+$$;
+
+-- An event that is not the end.
+CREATE FUNCTION qo.note_event(q qo.queues, p_group bigint, p_lane bigint, p_offset bigint, p_state text, p_detail text,
+                              p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF q.rules ->> 'history' = 'full' AND p_group = q.default_group_id THEN
+        PERFORM qo.record_events(ARRAY(SELECT id FROM qo.messages WHERE lane_id = p_lane AND "offset" = p_offset),
+                                 p_state, p_detail, p_now);
+    END IF;
+END $$;
+
+-- Write the outcomes of messages of one lane, and tell those who await them. Only the default group has outcomes.
+-- Arrays shorter than the offsets are filled up with NULL.
+CREATE FUNCTION qo.finish(q qo.queues, p_group bigint, p_lane bigint, p_offsets bigint[], p_states text[], p_attempts integer[],
+                          p_reasons text[], p_errors text[], p_results bytea[], p_owner text, p_started timestamptz[],
+                          p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_history text := q.rules ->> 'history';
+    v_ids uuid[];
+BEGIN
+    IF cardinality(p_offsets) = 0 THEN RETURN; END IF;
+    PERFORM qo.to_tidy(ARRAY[p_lane], p_now);
+    IF p_group <> q.default_group_id THEN RETURN; END IF;
+    IF v_history <> 'none' THEN
+        INSERT INTO qo.outcomes AS o (lane_id, "offset", finished_at, state, attempt, reason, error, result, owner, started_at)
+        SELECT p_lane, f."offset", p_now, f.state, f.attempt, f.reason, f.error, f.result, p_owner, f.started
+        FROM unnest(p_offsets, p_states, p_attempts, p_reasons, p_errors, p_results, p_started)
+            AS f ("offset", state, attempt, reason, error, result, started)
+        ON CONFLICT (lane_id, "offset", finished_at) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
+            reason = excluded.reason, error = excluded.error, result = excluded.result, owner = excluded.owner,
+            started_at = excluded.started_at;
+    END IF;
+    IF v_history = 'full' THEN
+        INSERT INTO qo.events (message_id, at, state, detail)
+        SELECT m.id, p_now, f.state, coalesce(f.reason, f.error, '')
+        FROM unnest(p_offsets, p_states, p_reasons, p_errors) AS f ("offset", state, reason, error)
+        JOIN qo.messages m ON m.lane_id = p_lane AND m."offset" = f."offset" ORDER BY m."offset";
+    END IF;
+    IF EXISTS (SELECT FROM qo.watched) THEN
+        WITH gone AS (
+            DELETE FROM qo.watched w USING qo.messages m
+            WHERE m.lane_id = p_lane AND m."offset" = ANY (p_offsets) AND w.message_id = m.id RETURNING w.message_id
+        )
+        SELECT array_agg(message_id) INTO v_ids FROM gone;
+        PERFORM qo.tell_finished(v_ids);
+    END IF;
+END $$;
+
+-- Name finished messages to whoever awaits them, a few to a notification.
+CREATE FUNCTION qo.tell_finished(p_ids uuid[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('qo', json_build_object('finished', json_agg(id))::text)
+    FROM (SELECT id, (ordinality - 1) / 100 AS batch FROM unnest(p_ids) WITH ORDINALITY AS u (id, ordinality)) ids
+    GROUP BY batch;
+END $$;
+
+-- Copy a message to the dead letters of a group. One that dies again after a seek replaces its copy.
+CREATE FUNCTION qo.bury(p_queue bigint, p_group bigint, p_lane bigint, p_offset bigint, p_attempts integer, p_losses integer,
+                        p_reason text, p_error text, p_now timestamptz) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO qo.dead_letters AS d (id, queue_id, group_id, key, kind, priority, payload, headers, attempts, losses, reason,
+                                      error, created_at, died_at)
+    SELECT m.id, p_queue, p_group, l.key, coalesce(m.kind, l.kind), coalesce(m.priority, l.priority), m.payload, m.headers,
+           p_attempts, p_losses, p_reason, p_error, m.created_at, p_now
+    FROM qo.messages m JOIN qo.lanes l ON l.id = m.lane_id WHERE m.lane_id = p_lane AND m."offset" = p_offset
+    ON CONFLICT (group_id, id) DO UPDATE SET attempts = excluded.attempts, losses = excluded.losses,
+        reason = excluded.reason, error = excluded.error, died_at = excluded.died_at;
+$$;

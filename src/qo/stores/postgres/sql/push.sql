@@ -1,0 +1,354 @@
+-- push: messages into lanes, or into intake if they are not due yet.
+
+-- How far an id is from the first of its run: ids of one call count up in their last 48 bits.
+CREATE FUNCTION qo.id_number(p_id uuid) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT ('x' || right(p_id::text, 12))::bit(48)::bigint;
+$$;
+
+-- Where a message lies. Nothing, if it is not in a lane.
+CREATE FUNCTION qo.place_of(p_id uuid, OUT lane_id bigint, OUT "offset" bigint, OUT group_id bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    r qo.id_runs;
+BEGIN
+    SELECT * INTO r FROM qo.id_runs i WHERE i.first <= p_id ORDER BY i.first DESC LIMIT 1;
+    IF FOUND AND p_id <= r.last THEN
+        SELECT m.lane_id, m."offset", m.group_id INTO lane_id, "offset", group_id FROM qo.messages m
+        WHERE m.lane_id = r.lane_id AND m."offset" = r."offset" + qo.id_number(p_id) - qo.id_number(r.first) AND m.id = p_id;
+    END IF;
+END $$;
+
+-- Whether a message is completed, dead, canceled or removed, for the default group. A lease that has run out must be
+-- given back before that can be told: then this says NULL.
+CREATE FUNCTION qo.is_finished(q qo.queues, p_id uuid, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_place record;
+    c qo.cursors;
+    v_token text;
+    v_expires timestamptz;
+BEGIN
+    IF EXISTS (SELECT FROM qo.intake WHERE id = p_id AND canceled_at IS NULL) THEN RETURN false; END IF;
+    v_place := qo.place_of(p_id);
+    IF v_place.lane_id IS NULL OR v_place.group_id <> q.default_group_id THEN RETURN true; END IF;
+    SELECT * INTO STRICT c FROM qo.cursors WHERE lane_id = v_place.lane_id AND group_id = q.default_group_id;
+    SELECT e.expires_at INTO v_expires FROM qo.lease_over(c, v_place."offset") e;
+    IF v_expires IS NOT NULL THEN
+        RETURN CASE WHEN v_expires <= p_now THEN NULL ELSE false END;
+    END IF;
+    IF EXISTS (SELECT FROM qo.retries WHERE cursor_id = c.id AND "offset" = v_place."offset") THEN RETURN false; END IF;
+    RETURN v_place."offset" < CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END
+        OR EXISTS (SELECT FROM qo.skips WHERE cursor_id = c.id AND "offset" = v_place."offset");
+END $$;
+
+-- Wake the idle cursors of lanes that have grown. Answers how many there were.
+CREATE FUNCTION qo.wake(p_lanes bigint[], p_kinds text[], p_priorities integer[], p_entered timestamptz[], p_expires timestamptz[],
+                        p_group bigint) RETURNS integer LANGUAGE plpgsql AS $$
+DECLARE
+    v_idle bigint[];
+BEGIN
+    v_idle := ARRAY(SELECT id FROM qo.cursors WHERE lane_id = ANY (p_lanes) AND state = 'idle'
+                    AND (p_group IS NULL OR group_id = p_group) ORDER BY id FOR UPDATE);
+    IF cardinality(v_idle) = 0 THEN RETURN 0; END IF;
+    UPDATE qo.cursors c SET state = 'ready', head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered,
+        due_at = CASE WHEN c.keyed THEN h.expires END
+    FROM unnest(p_lanes, p_kinds, p_priorities, p_entered, p_expires) AS h (lane, kind, priority, entered, expires)
+    WHERE c.id = ANY (v_idle) AND c.lane_id = h.lane;
+    RETURN cardinality(v_idle);
+END $$;
+
+-- Push messages that say nothing but their payload, and kind and priority in keyed lanes.
+-- Answers NULL if it was done; else why it must be said to `push_any`: a payload too large, due intake of a key, a known id.
+CREATE FUNCTION qo.push_plain(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[],
+                              p_lane_numbers integer[], p_ids uuid[], p_payloads bytea[], p_own_kinds text[],
+                              p_own_priorities integer[], p_run_lanes integer[], p_run_firsts uuid[], p_run_lasts uuid[],
+                              p_run_starts bigint[], p_now timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz;
+    v_count integer := cardinality(p_queues);
+    v_queues bigint[] := '{}';
+    v_lanes bigint[];
+    v_tails bigint[] := '{}';
+    v_entered timestamptz[] := '{}';
+    v_limit bigint;
+    v_tail bigint;
+    v_time timestamptz;
+    q qo.queues;
+BEGIN
+    FOR i IN 1..v_count LOOP
+        IF q.name IS DISTINCT FROM p_queues[i] THEN
+            q := qo.queue_to_use(p_queues[i], coalesce(p_now, clock_timestamp()));
+            v_limit := least(v_limit, (q.rules ->> 'max_payload')::bigint);
+            IF q.rules ->> 'history' = 'full' OR q.rules ->> 'ttl' IS NOT NULL THEN RETURN 'adorned'; END IF;
+        END IF;
+        IF p_keys[i] IS NOT NULL AND EXISTS (SELECT FROM qo.intake WHERE queue = p_queues[i] AND key = p_keys[i]
+                AND canceled_at IS NULL AND due_at <= coalesce(p_now, clock_timestamp())) THEN
+            RETURN 'intake';
+        END IF;
+        v_queues := v_queues || q.id;
+    END LOOP;
+    IF (SELECT max(octet_length(payload)) FROM unnest(p_payloads) payload) > v_limit THEN RETURN 'too large'; END IF;
+    v_lanes := qo.lanes_to_use(v_queues, p_keys, p_kinds, p_priorities);
+    PERFORM qo.lock_by_id(v_lanes);
+    v_now := coalesce(p_now, clock_timestamp());
+    FOR i IN 1..v_count LOOP
+        SELECT t.tail, t.entered_at INTO v_tail, v_time FROM qo.tail_of(v_lanes[i]) t;
+        v_tails := v_tails || v_tail;
+        v_entered := v_entered || greatest(v_now, v_time);
+    END LOOP;
+    INSERT INTO qo.id_runs (first, last, lane_id, "offset")
+    SELECT r.first, r.last, v_lanes[r.lane], v_tails[r.lane] + r.start
+    FROM unnest(p_run_lanes, p_run_firsts, p_run_lasts, p_run_starts) AS r (lane, first, last, start)
+    WHERE NOT EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= r.last ORDER BY i.first DESC LIMIT 1) b
+                      WHERE b.last >= r.first)
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS v_limit = ROW_COUNT;
+    IF v_limit < cardinality(p_run_firsts) THEN RAISE unique_violation USING MESSAGE = 'qo: known id'; END IF;
+    IF v_count = 1 THEN
+        INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, created_at, entered_at)
+        SELECT v_lanes[1], v_tails[1] + m.number - 1, m.id, m.kind, m.priority, m.payload, v_now, v_entered[1]
+        FROM unnest(p_ids, p_own_kinds, p_own_priorities, p_payloads) WITH ORDINALITY AS m (id, kind, priority, payload, number);
+    ELSE
+        INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, created_at, entered_at)
+        SELECT v_lanes[m.lane], v_tails[m.lane] + row_number() OVER (PARTITION BY m.lane ORDER BY m.number) - 1,
+               m.id, m.kind, m.priority, m.payload, v_now, v_entered[m.lane]
+        FROM unnest(p_lane_numbers, p_ids, p_own_kinds, p_own_priorities, p_payloads) WITH ORDINALITY
+            AS m (lane, id, kind, priority, payload, number);
+    END IF;
+    IF qo.wake_after_push(v_lanes, p_keys, p_kinds, p_priorities, p_lane_numbers, p_own_kinds, p_own_priorities, v_entered) THEN
+        PERFORM qo.tell(ARRAY(SELECT DISTINCT unnest(p_queues)));
+    END IF;
+    PERFORM qo.to_tidy(v_lanes, v_now);
+    RETURN NULL;
+END $$;
+
+-- Wake what a plain push found idle, each lane with the kind and priority of its first new message.
+CREATE FUNCTION qo.wake_after_push(p_lanes bigint[], p_keys text[], p_kinds text[], p_priorities integer[], p_lane_numbers integer[],
+                                   p_own_kinds text[], p_own_priorities integer[], p_entered timestamptz[])
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_kinds text[] := p_kinds;
+    v_priorities integer[] := p_priorities;
+    v_first integer;
+BEGIN
+    IF NOT EXISTS (SELECT FROM qo.cursors WHERE lane_id = ANY (p_lanes) AND state = 'idle') THEN RETURN false; END IF;
+    FOR i IN 1..cardinality(p_lanes) LOOP
+        IF p_keys[i] IS NOT NULL THEN
+            v_first := CASE WHEN cardinality(p_lanes) = 1 THEN 1 ELSE array_position(p_lane_numbers, i) END;
+            v_kinds[i] := p_own_kinds[v_first];
+            v_priorities[i] := p_own_priorities[v_first];
+        END IF;
+    END LOOP;
+    RETURN qo.wake(p_lanes, v_kinds, v_priorities, p_entered, '{}', NULL) > 0;
+END $$;
+
+-- Append one message to a lane that the caller has locked, and wake its idle cursors. Answers whether there were any.
+CREATE FUNCTION qo.append(q qo.queues, p_lane bigint, p_keyed boolean, p_id uuid, p_kind text, p_priority integer, p_payload bytea,
+                          p_headers text, p_created timestamptz, p_due timestamptz, p_expires timestamptz, p_group bigint,
+                          p_retry_of uuid, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_tail bigint;
+    v_entered timestamptz;
+BEGIN
+    SELECT t.tail, greatest(p_now, t.entered_at) INTO v_tail, v_entered FROM qo.tail_of(p_lane) t;
+    INSERT INTO qo.id_runs (first, last, lane_id, "offset") VALUES (p_id, p_id, p_lane, v_tail);
+    INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, headers, created_at, due_at, entered_at, expires_at,
+                             group_id, retry_of)
+    VALUES (p_lane, v_tail, p_id, CASE WHEN p_keyed THEN p_kind END, CASE WHEN p_keyed THEN p_priority END, p_payload, p_headers,
+            p_created, p_due, v_entered, p_expires, p_group, p_retry_of);
+    IF p_group IS NOT NULL THEN
+        INSERT INTO qo.addressed (lane_id, "offset", group_id) VALUES (p_lane, v_tail, p_group);
+    END IF;
+    IF q.rules ->> 'history' = 'full' THEN
+        PERFORM qo.record_events(ARRAY[p_id], 'queued', 'entered its lane', p_now);
+    END IF;
+    RETURN qo.wake(ARRAY[p_lane], ARRAY[p_kind], ARRAY[p_priority], ARRAY[v_entered], ARRAY[p_expires], p_group) > 0;
+END $$;
+
+-- When a message's life ends: from its due time.
+CREATE FUNCTION qo.life(q qo.queues, p_ttl double precision, p_due timestamptz, p_now timestamptz) RETURNS timestamptz LANGUAGE sql AS $$
+    SELECT greatest(p_now, p_due) + make_interval(secs => coalesce(p_ttl, (q.rules ->> 'ttl')::double precision));
+$$;
+
+CREATE FUNCTION qo.scope_of(p_dedupe jsonb, p_key text, p_kind text, p_priority integer) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_dedupe ->> 'scope' = 'queue' THEN ''
+                WHEN p_key IS NOT NULL THEN 'key:' || p_key ELSE 'open:' || p_priority || ':' || p_kind END;
+$$;
+
+-- Take a dedupe key for a message, or find who holds it. The caller has locked the key's row, or inserts it here.
+-- Raises `qo: lapse` if that can only be told after a lease that has run out was given back.
+CREATE FUNCTION qo.holder(q qo.queues, p_dedupe jsonb, p_scope text, p_id uuid, p_on_the_way uuid[], p_now timestamptz)
+RETURNS uuid LANGUAGE plpgsql AS $$
+DECLARE
+    d qo.dedupe;
+    v_key text := p_dedupe ->> 'key';
+    v_until timestamptz := p_now + make_interval(secs => (p_dedupe ->> 'window')::double precision);
+    v_check timestamptz := coalesce(v_until, p_now + interval '1 hour');
+    v_finished boolean;
+BEGIN
+    SELECT * INTO d FROM qo.dedupe WHERE queue_id = q.id AND scope = p_scope AND key = v_key FOR UPDATE;
+    IF FOUND THEN
+        IF d.until IS NOT NULL THEN
+            v_finished := d.until <= p_now;
+        ELSIF d.message_id = ANY (p_on_the_way) THEN
+            v_finished := false;
+        ELSE
+            v_finished := qo.is_finished(q, d.message_id, p_now);
+            IF v_finished IS NULL THEN RAISE EXCEPTION 'qo: lapse'; END IF;
+        END IF;
+        IF NOT v_finished THEN RETURN d.message_id; END IF;
+    END IF;
+    INSERT INTO qo.dedupe AS d (queue_id, scope, key, message_id, until, checked_at)
+    VALUES (q.id, p_scope, v_key, p_id, v_until, v_check)
+    ON CONFLICT (queue_id, scope, key) DO UPDATE SET message_id = p_id, until = v_until, checked_at = v_check;
+    RETURN NULL;
+END $$;
+
+-- Push anything, message by message. Lanes are created in the order of first arrivals, and locked by id before offsets
+-- are given out. Answers for each message: 'stored', 'duplicate' and the first one's id, 'too large' and the limit.
+CREATE FUNCTION qo.push_any(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_ids uuid[], p_payloads bytea[],
+                        p_headers text[], p_dues timestamptz[], p_ttls double precision[], p_dedupes jsonb[], p_now timestamptz)
+RETURNS TABLE (answer text, other text) LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_count integer := cardinality(p_ids);
+    v_enters boolean[] := array_fill(false, ARRAY[v_count]);
+    v_on_the_way uuid[] := '{}';
+    v_lanes bigint[];
+    v_queues bigint[] := '{}';
+    v_told boolean := false;
+    v_first uuid;
+    v_numbers integer[];
+    v_number integer := 0;
+    i integer;
+    q qo.queues;
+BEGIN
+    -- Keys first, in their order, so that two pushes of the same keys cannot wait for each other.
+    PERFORM FROM qo.dedupe d WHERE (d.queue_id, d.scope, d.key) IN (
+        SELECT k.id, qo.scope_of(m.dedupe, m.key, m.kind, m.priority), m.dedupe ->> 'key'
+        FROM unnest(p_queues, p_keys, p_kinds, p_priorities, p_dedupes) AS m (queue, key, kind, priority, dedupe)
+        JOIN qo.queues k ON k.name = m.queue WHERE m.dedupe IS NOT NULL)
+    ORDER BY d.queue_id, d.scope, d.key FOR UPDATE;
+    FOR i IN 1..v_count LOOP
+        IF q.name IS DISTINCT FROM p_queues[i] THEN q := qo.queue_to_use(p_queues[i], v_now); END IF;
+        answer := 'stored'; other := NULL;
+        IF octet_length(p_payloads[i]) > (q.rules ->> 'max_payload')::bigint THEN
+            answer := 'too large'; other := q.rules ->> 'max_payload';
+        ELSIF p_ids[i] = ANY (v_on_the_way) THEN
+            NULL;
+        ELSE
+            v_first := NULL;
+            IF p_dedupes[i] IS NOT NULL THEN
+                v_first := qo.holder(q, p_dedupes[i], qo.scope_of(p_dedupes[i], p_keys[i], p_kinds[i], p_priorities[i]),
+                                     p_ids[i], v_on_the_way, v_now);
+            END IF;
+            IF v_first IS NOT NULL THEN
+                answer := 'duplicate'; other := v_first::text;
+            ELSIF (qo.place_of(p_ids[i])).lane_id IS NULL AND NOT EXISTS (SELECT FROM qo.intake WHERE id = p_ids[i]) THEN
+                v_on_the_way := v_on_the_way || p_ids[i];
+                IF p_dues[i] > v_now THEN
+                    INSERT INTO qo.intake (id, queue, key, kind, priority, payload, headers, created_at, due_at, ttl)
+                    VALUES (p_ids[i], p_queues[i], p_keys[i], p_kinds[i], p_priorities[i], p_payloads[i], p_headers[i], v_now,
+                            p_dues[i], p_ttls[i]);
+                    v_told := true;
+                ELSE
+                    v_enters[i] := true;
+                END IF;
+            END IF;
+        END IF;
+        RETURN NEXT;
+    END LOOP;
+    -- From here on only those that enter now.
+    SELECT array_agg(k.id ORDER BY m.n), array_agg(m.n ORDER BY m.n) INTO v_queues, v_numbers
+    FROM unnest(p_queues, v_enters) WITH ORDINALITY AS m (queue, enters, n) JOIN qo.queues k ON k.name = m.queue WHERE m.enters;
+    IF v_numbers IS NOT NULL THEN
+        v_lanes := qo.lanes_to_use(v_queues, ARRAY(SELECT p_keys[n] FROM unnest(v_numbers) n), ARRAY(SELECT p_kinds[n] FROM unnest(v_numbers) n),
+                                   ARRAY(SELECT p_priorities[n] FROM unnest(v_numbers) n));
+        PERFORM qo.lock_by_id(v_lanes);
+        v_now := coalesce(p_now, clock_timestamp());
+        FOREACH i IN ARRAY v_numbers LOOP
+            v_number := v_number + 1;
+            IF q.name <> p_queues[i] THEN q := qo.queue_to_use(p_queues[i], v_now); END IF;
+            IF p_keys[i] IS NOT NULL THEN
+                v_told := qo.enter_of_key(q, v_lanes[v_number], p_keys[i], v_now) OR v_told;
+            END IF;
+            v_told := qo.append(q, v_lanes[v_number], p_keys[i] IS NOT NULL, p_ids[i], p_kinds[i], p_priorities[i], p_payloads[i],
+                                p_headers[i], v_now, p_dues[i], qo.life(q, p_ttls[i], p_dues[i], v_now), NULL, NULL, v_now) OR v_told;
+        END LOOP;
+        PERFORM qo.to_tidy(ARRAY(SELECT DISTINCT unnest(v_lanes)), v_now);
+    END IF;
+    IF v_told THEN PERFORM qo.tell(ARRAY(SELECT DISTINCT unnest(p_queues))); END IF;
+END $$;
+
+-- Move all that is due for one key into its lane, which the caller has locked, so that a push comes after it.
+CREATE FUNCTION qo.enter_of_key(q qo.queues, p_lane bigint, p_key text, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    i qo.intake;
+    v_told boolean := false;
+BEGIN
+    FOR i IN SELECT * FROM qo.intake t WHERE t.queue = q.name AND t.key = p_key AND t.canceled_at IS NULL AND t.due_at <= p_now
+             ORDER BY t.due_at, t.id FOR UPDATE LOOP
+        v_told := qo.enter(q, i, p_lane, p_now) OR v_told;
+    END LOOP;
+    RETURN v_told;
+END $$;
+
+-- Move one intake row into its lane, which the caller has locked.
+CREATE FUNCTION qo.enter(q qo.queues, i qo.intake, p_lane bigint, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_first uuid;
+BEGIN
+    IF i.dedupe IS NOT NULL THEN
+        v_first := qo.holder(q, i.dedupe, qo.scope_of(i.dedupe, i.key, i.kind, i.priority), i.id, '{}', p_now);
+        IF v_first IS NOT NULL THEN
+            UPDATE qo.intake SET canceled_at = p_now, reason = 'duplicate', duplicate_of = v_first WHERE id = i.id;
+            RETURN false;
+        END IF;
+    END IF;
+    DELETE FROM qo.intake WHERE id = i.id;
+    RETURN qo.append(q, p_lane, i.key IS NOT NULL, i.id, i.kind, i.priority, i.payload, i.headers, i.created_at, i.due_at,
+                     qo.life(q, i.ttl, i.due_at, least(p_now, i.due_at)), NULL, NULL, p_now);
+END $$;
+
+-- Move what is due in some queues into its lanes, in (due, id) order, up to a limit for each. One mover per queue at a time.
+-- Answers whether more is due.
+CREATE FUNCTION qo.enter_due(p_queues text[], p_limit integer, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_rows qo.intake[];
+    v_lanes bigint[];
+    v_more boolean := false;
+    v_told boolean;
+    v_name text;
+    q qo.queues;
+BEGIN
+    FOREACH v_name IN ARRAY ARRAY(SELECT DISTINCT unnest(p_queues) ORDER BY 1) LOOP
+        CONTINUE WHEN NOT pg_try_advisory_xact_lock(hashtextextended('qo intake ' || v_name, 0));
+        q := qo.queue_to_use(v_name, v_now);
+        v_rows := ARRAY(SELECT t FROM qo.intake t WHERE t.queue = v_name AND t.canceled_at IS NULL AND t.due_at <= v_now
+                        ORDER BY t.due_at, t.id LIMIT p_limit FOR UPDATE);
+        CONTINUE WHEN cardinality(v_rows) = 0;
+        v_more := v_more OR cardinality(v_rows) = p_limit;
+        v_lanes := qo.lanes_to_use(array_fill(q.id, ARRAY[cardinality(v_rows)]), ARRAY(SELECT r.key FROM unnest(v_rows) r),
+                                   ARRAY(SELECT r.kind FROM unnest(v_rows) r), ARRAY(SELECT r.priority FROM unnest(v_rows) r));
+        PERFORM qo.lock_by_id(v_lanes);
+        v_told := false;
+        FOR n IN 1..cardinality(v_rows) LOOP
+            v_told := qo.enter(q, v_rows[n], v_lanes[n], v_now) OR v_told;
+        END LOOP;
+        IF v_told THEN PERFORM qo.tell(ARRAY[v_name]); END IF;
+        PERFORM qo.to_tidy(ARRAY(SELECT DISTINCT unnest(v_lanes)), v_now);
+        RETURN v_more;  -- the next queue in a transaction of its own: lanes are locked before cursors
+    END LOOP;
+    RETURN true;  -- others are at it
+END $$;
+
+-- Lock the lanes that a unit may push to, before anything else; created if need be, in the order given.
+CREATE FUNCTION qo.lock_lanes(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_now timestamptz)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_queues bigint[] := '{}';
+BEGIN
+    FOR i IN 1..cardinality(p_queues) LOOP
+        v_queues := v_queues || (qo.queue_to_use(p_queues[i], p_now)).id;
+    END LOOP;
+    PERFORM qo.lock_by_id(qo.lanes_to_use(v_queues, p_keys, p_kinds, p_priorities));
+END $$;

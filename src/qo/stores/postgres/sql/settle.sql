@@ -1,0 +1,417 @@
+-- settle: what became of claimed messages. The items of one call are judged lease by lease; on a keyed lane together, as
+-- one report on a run, on an open lane one by one.
+
+-- What is said about messages, and how it was taken.
+CREATE TYPE qo.report AS (
+    number integer,
+    "offset" bigint,
+    what text,                      -- complete, fail, release, bury
+    error text,
+    after double precision,         -- seconds; NULL: as the queue's policy says
+    result bytea,
+    started_at timestamptz
+);
+CREATE TYPE qo.taken AS (number integer, answer text, verdict text, ended boolean);
+
+-- The verdict that a token's lease gave a message before.
+CREATE FUNCTION qo.first_verdict(p_token text, p_lane bigint, p_offset bigint) RETURNS text LANGUAGE sql AS $$
+    SELECT verdict FROM qo.settlements WHERE token = p_token AND lane_id = p_lane AND offsets @> p_offset LIMIT 1;
+$$;
+
+-- How an item about a message that the lease does not hold unsettled is answered.
+CREATE FUNCTION qo.answer_late(e qo.leases, p_offset bigint, OUT answer text, OUT verdict text) LANGUAGE plpgsql AS $$
+BEGIN
+    verdict := qo.first_verdict(e.token, e.lane_id, p_offset);
+    answer := CASE WHEN verdict IS NOT NULL THEN 'repeated'
+                   WHEN p_offset >= e.first AND p_offset < e.last OR p_offset = ANY (e.retried) THEN 'lost'
+                   ELSE 'unknown' END;
+END $$;
+
+-- Settle the items of many leases. The caller has locked their cursors.
+CREATE FUNCTION qo.settle_all(p_tokens text[], p_lanes bigint[], p_offsets bigint[], p_whats text[], p_errors text[],
+                              p_afters double precision[], p_results bytea[], p_started timestamptz[], p_draw double precision,
+                              p_now timestamptz) RETURNS qo.taken[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_taken qo.taken[] := '{}';
+    v_token text;
+    v_lane bigint;
+    v_items qo.report[];
+    i qo.report;
+    e qo.leases;
+    c qo.cursors;
+    q qo.queues;
+    v_late record;
+BEGIN
+    FOR v_token, v_lane, v_items IN
+        SELECT s.token, s.lane, array_agg((s.number, s."offset", s.what, s.error, s.after, s.result, s.started)::qo.report ORDER BY s.number)
+        FROM unnest(p_tokens, p_lanes, p_offsets, p_whats, p_errors, p_afters, p_results, p_started) WITH ORDINALITY
+            AS s (token, lane, "offset", what, error, after, result, started, number)
+        GROUP BY s.token, s.lane ORDER BY min(s.number)
+    LOOP
+        SELECT * INTO e FROM qo.leases WHERE token = v_token AND lane_id = v_lane AND NOT at_delivery FOR UPDATE;
+        IF NOT FOUND THEN
+            FOREACH i IN ARRAY v_items LOOP v_taken := v_taken || (i.number, 'unknown', NULL, true)::qo.taken; END LOOP;
+        ELSIF e.ended_at IS NOT NULL OR e.expires_at <= p_now THEN
+            FOREACH i IN ARRAY v_items LOOP
+                v_late := qo.answer_late(e, i."offset");
+                v_taken := v_taken || (i.number, v_late.answer, v_late.verdict, true)::qo.taken;
+            END LOOP;
+        ELSE
+            SELECT * INTO STRICT c FROM qo.cursors WHERE id = e.cursor_id;
+            SELECT k.* INTO STRICT q FROM qo.queues k JOIN qo.lanes l ON l.queue_id = k.id WHERE l.id = v_lane;
+            FOREACH i IN ARRAY v_items LOOP
+                IF i.started_at IS NOT NULL THEN
+                    e.started := coalesce(e.started, '{}') || jsonb_build_object(i."offset"::text, i.started_at);
+                END IF;
+            END LOOP;
+            IF c.keyed THEN
+                v_taken := v_taken || qo.settle_run(q, c, e, v_items, p_draw, p_now);
+            ELSE
+                v_taken := v_taken || qo.settle_open(q, c, e, v_items, p_draw, p_now);
+            END IF;
+        END IF;
+    END LOOP;
+    RETURN v_taken;
+END $$;
+
+-- What a report that is not a completion makes of a message.
+CREATE FUNCTION qo.fate_of_report(q qo.queues, e qo.leases, i qo.report, p_attempts integer, p_losses integer,
+                                  p_draw double precision, p_now timestamptz,
+                                  OUT verdict text, OUT at timestamptz, OUT reason text, OUT attempts integer, OUT losses integer)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_expired boolean := EXISTS (SELECT FROM qo.messages m WHERE m.lane_id = e.lane_id AND m."offset" = i."offset" AND m.expires_at <= p_now);
+BEGIN
+    attempts := p_attempts;
+    losses := p_losses;
+    IF i."offset" = ANY (e.canceled) THEN
+        verdict := 'canceled'; reason := 'canceled';
+    ELSIF i.what = 'bury' THEN
+        verdict := 'buried'; reason := 'buried'; attempts := p_attempts + 1;
+    ELSIF i.what = 'fail' AND p_attempts + 1 >= (q.rules -> 'retry' ->> 'attempts')::integer THEN
+        verdict := 'buried'; reason := 'failed'; attempts := p_attempts + 1;
+    ELSIF v_expired THEN
+        verdict := 'canceled'; reason := 'expired';
+    ELSIF i.what = 'fail' THEN
+        verdict := 'retrying'; attempts := p_attempts + 1; losses := 0;
+        at := p_now + coalesce(make_interval(secs => i.after), qo.rest_after(q.rules, attempts, p_draw));
+    ELSE
+        verdict := 'released'; at := p_now;
+    END IF;
+END $$;
+
+-- Write the end of a message that a report ended otherwise than by completion.
+CREATE FUNCTION qo.end_reported(q qo.queues, c qo.cursors, e qo.leases, i qo.report, p_attempts integer, f record, p_now timestamptz)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF f.verdict = 'buried' THEN
+        PERFORM qo.bury(q.id, c.group_id, c.lane_id, i."offset", f.attempts, f.losses, f.reason, coalesce(i.error, ''), p_now);
+    END IF;
+    PERFORM qo.finish(q, c.group_id, c.lane_id, ARRAY[i."offset"], ARRAY[CASE WHEN f.verdict = 'buried' THEN 'failed' ELSE 'canceled' END],
+                      ARRAY[CASE WHEN f.verdict = 'buried' THEN greatest(f.attempts, 1) ELSE p_attempts + 1 END], ARRAY[f.reason],
+                      ARRAY[CASE WHEN f.verdict = 'buried' THEN coalesce(i.error, '') END], '{}', e.owner,
+                      ARRAY[(e.started ->> i."offset"::text)::timestamptz], p_now);
+END $$;
+
+-- Keep what a call settled under a lease.
+CREATE FUNCTION qo.keep_verdicts(e qo.leases, p_offsets bigint[], p_verdicts text[]) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO qo.settlements (token, lane_id, verdict, offsets)
+    SELECT e.token, e.lane_id, v.verdict, range_agg(int8range(v."offset", v."offset" + 1))
+    FROM unnest(p_offsets, p_verdicts) AS v ("offset", verdict) GROUP BY v.verdict;
+$$;
+
+-- Judge an open lane's messages one by one, in any order.
+CREATE FUNCTION qo.settle_open(q qo.queues, c qo.cursors, e qo.leases, p_items qo.report[], p_draw double precision, p_now timestamptz)
+RETURNS qo.taken[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_count integer := cardinality(p_items);
+    v_told boolean := false;
+    v_offsets bigint[];
+    v_verdicts text[];
+    v_done bigint[];
+    v_results bytea[];
+    v_started timestamptz[];
+    v_attempts integer[];
+    v_fragile bigint := e.fragile;
+    v_ended boolean;
+    v_settled int8multirange;
+    v_all int8multirange := int8multirange(int8range(e.from_offset, e.to_offset));
+    v_fresh boolean;
+    r qo.retries;
+    i qo.report;
+    f record;
+BEGIN
+    -- The common case in a few statements: fresh messages, each named once, all of them completed.
+    SELECT array_agg(x."offset"), array_agg(x.result), array_agg((e.started ->> x."offset"::text)::timestamptz),
+           range_agg(int8range(x."offset", x."offset" + 1))
+    INTO v_offsets, v_results, v_started, v_settled FROM unnest(p_items) x
+    HAVING bool_and(x.what = 'complete' AND x."offset" >= e.from_offset AND x."offset" < e.to_offset)
+       AND count(DISTINCT x."offset") = count(*);
+    IF v_offsets IS NOT NULL AND NOT v_settled && e.settled THEN
+        v_settled := v_settled + e.settled;
+        v_verdicts := array_fill('completed'::text, ARRAY[v_count]);
+        v_done := v_offsets;
+        v_attempts := array_fill(1, ARRAY[v_count]);
+    ELSE
+        v_settled := e.settled;
+        v_offsets := '{}'; v_verdicts := '{}'; v_done := '{}'; v_results := '{}'; v_started := '{}'; v_attempts := '{}';
+        FOREACH i IN ARRAY p_items LOOP
+            CONTINUE WHEN i."offset" = ANY (v_offsets);
+            SELECT * INTO r FROM qo.retries t WHERE t.cursor_id = c.id AND t."offset" = i."offset" AND t.token = e.token;
+            v_fresh := NOT FOUND;
+            CONTINUE WHEN v_fresh AND (NOT v_all @> i."offset" OR v_settled @> i."offset");
+            IF v_fresh THEN
+                v_settled := v_settled + int8multirange(int8range(i."offset", i."offset" + 1));
+                r.attempts := 0; r.losses := 0;
+            END IF;
+            IF v_fragile = i."offset" THEN v_fragile := NULL; END IF;
+            v_offsets := v_offsets || i."offset";
+            IF i.what = 'complete' THEN
+                v_verdicts := v_verdicts || 'completed'::text;
+                v_done := v_done || i."offset";
+                v_results := v_results || i.result;
+                v_started := v_started || (e.started ->> i."offset"::text)::timestamptz;
+                v_attempts := v_attempts || r.attempts + 1;
+                IF NOT v_fresh THEN DELETE FROM qo.retries t WHERE t.cursor_id = c.id AND t."offset" = i."offset"; END IF;
+                CONTINUE;
+            END IF;
+            f := qo.fate_of_report(q, e, i, r.attempts, r.losses, p_draw, p_now);
+            v_verdicts := v_verdicts || f.verdict;
+            IF f.at IS NOT NULL THEN
+                v_told := true;
+                PERFORM qo.wait(c, i."offset", f.attempts, f.losses, f.at, v_fresh);
+                IF f.verdict = 'retrying' THEN
+                    PERFORM qo.note_event(q, c.group_id, c.lane_id, i."offset", 'queued', format('attempt %s failed', f.attempts), p_now);
+                END IF;
+            ELSE
+                IF NOT v_fresh THEN DELETE FROM qo.retries t WHERE t.cursor_id = c.id AND t."offset" = i."offset"; END IF;
+                PERFORM qo.end_reported(q, c, e, i, r.attempts, f, p_now);
+            END IF;
+        END LOOP;
+    END IF;
+    v_ended := v_settled @> int8range(e.from_offset, e.to_offset)
+        AND NOT (cardinality(e.retried) > 0 AND EXISTS (SELECT FROM qo.retries t WHERE t.cursor_id = c.id AND t.token = e.token));
+    IF cardinality(v_offsets) > 0 THEN
+        PERFORM qo.finish(q, c.group_id, c.lane_id, v_done, array_fill('succeeded'::text, ARRAY[cardinality(v_done)]), v_attempts,
+                          '{}', '{}', v_results, e.owner, v_started, p_now);
+        PERFORM qo.keep_verdicts(e, v_offsets, v_verdicts);
+        UPDATE qo.leases SET settled = v_settled, fragile = CASE WHEN NOT v_ended THEN v_fragile END,
+            started = e.started, ended_at = CASE WHEN v_ended THEN p_now END
+        WHERE token = e.token AND lane_id = e.lane_id;
+        IF e.fragile IS NOT NULL AND (v_ended OR v_fragile IS NULL) THEN
+            PERFORM qo.tell(NULL);  -- its owner may now take another such message, in any queue
+        ELSIF v_told THEN
+            PERFORM qo.tell(ARRAY[q.name]);
+        END IF;
+    END IF;
+    RETURN qo.answer_items(e, p_items, v_offsets, v_verdicts, '{}', v_ended);
+END $$;
+
+-- Answer the items of one lease. `p_given_back` lists messages of a run that lay beyond its stop.
+CREATE FUNCTION qo.answer_items(e qo.leases, p_items qo.report[], p_offsets bigint[], p_verdicts text[], p_given_back bigint[], p_ended boolean)
+RETURNS qo.taken[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_taken qo.taken[] := '{}';
+    v_seen bigint[] := '{}';
+    v_at integer;
+    v_late record;
+    i qo.report;
+BEGIN
+    IF p_offsets = ARRAY(SELECT x."offset" FROM unnest(p_items) x) THEN
+        RETURN ARRAY(SELECT (x.number, 'settled', p_verdicts[x.n], p_ended)::qo.taken
+                     FROM unnest(p_items) WITH ORDINALITY AS x (number, "offset", what, error, after, result, started_at, n));
+    END IF;
+    FOREACH i IN ARRAY p_items LOOP
+        v_at := array_position(p_offsets, i."offset");
+        IF v_at IS NOT NULL THEN
+            v_taken := v_taken || (i.number, CASE WHEN i."offset" = ANY (v_seen) THEN 'repeated' ELSE 'settled' END, p_verdicts[v_at], p_ended)::qo.taken;
+        ELSIF i."offset" = ANY (p_given_back) THEN
+            v_taken := v_taken || (i.number, 'given_back', NULL, p_ended)::qo.taken;
+        ELSE
+            v_late := qo.answer_late(e, i."offset");
+            -- An offset that is still inside the lease, and was not its to settle, is a skip: unknown.
+            IF v_late.answer = 'lost' AND i."offset" >= e.from_offset AND i."offset" < e.to_offset THEN
+                v_late.answer := 'unknown';
+            ELSIF v_late.answer = 'lost' AND cardinality(e.retried) > 0 AND i."offset" = ANY (e.retried) THEN
+                v_late.answer := 'unknown';
+            END IF;
+            v_taken := v_taken || (i.number, v_late.answer, v_late.verdict, p_ended)::qo.taken;
+        END IF;
+        v_seen := v_seen || i."offset";
+    END LOOP;
+    RETURN v_taken;
+END $$;
+
+-- Judge a keyed lane's run as a whole: the lowest report that is not a completion decides.
+CREATE FUNCTION qo.settle_run(q qo.queues, c qo.cursors, e qo.leases, p_items qo.report[], p_draw double precision, p_now timestamptz)
+RETURNS qo.taken[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_skips bigint[] := ARRAY(SELECT s."offset" FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= e.from_offset AND s."offset" < e.to_offset);
+    v_reports qo.report[];
+    v_stop qo.report;
+    v_completed_to bigint;
+    v_offsets bigint[] := '{}';
+    v_verdicts text[] := '{}';
+    v_given_back bigint[] := '{}';
+    v_done bigint[];
+    v_attempts integer := 0;
+    v_losses integer := 0;
+    v_ended boolean := false;
+    f record;
+BEGIN
+    v_reports := ARRAY(SELECT x FROM (SELECT DISTINCT ON (y."offset") y AS x, y."offset" AS o FROM unnest(p_items) y
+                       WHERE y."offset" >= e.from_offset AND y."offset" < e.to_offset AND y."offset" <> ALL (v_skips)
+                       ORDER BY y."offset", y.number) z ORDER BY o);
+    IF cardinality(v_reports) = 0 THEN
+        RETURN qo.answer_items(e, p_items, '{}', '{}', '{}', false);
+    END IF;
+    SELECT x.* INTO v_stop FROM unnest(v_reports) x WHERE x.what <> 'complete' ORDER BY x."offset" LIMIT 1;
+    IF v_stop."offset" IS NOT NULL AND v_stop.what <> 'release' THEN
+        v_completed_to := v_stop."offset";
+    ELSE
+        SELECT coalesce(max(x."offset") + 1, e.from_offset) INTO v_completed_to FROM unnest(v_reports) x
+        WHERE v_stop."offset" IS NULL OR x."offset" < v_stop."offset";
+    END IF;
+    v_done := ARRAY(SELECT o FROM generate_series(e.from_offset, v_completed_to - 1) o WHERE o <> ALL (v_skips) ORDER BY o);
+    v_offsets := v_done;
+    v_verdicts := array_fill('completed'::text, ARRAY[cardinality(v_done)]);
+    IF cardinality(v_done) > 0 THEN
+        PERFORM qo.finish(q, c.group_id, c.lane_id, v_done, array_fill('succeeded'::text, ARRAY[cardinality(v_done)]),
+            ARRAY(SELECT CASE WHEN o = e.from_offset THEN c.attempts + 1 ELSE 1 END FROM unnest(v_done) WITH ORDINALITY u (o, n) ORDER BY n),
+            '{}', '{}',
+            ARRAY(SELECT (SELECT x.result FROM unnest(v_reports) x WHERE x."offset" = u.o AND x.what = 'complete') FROM unnest(v_done) WITH ORDINALITY u (o, n) ORDER BY n),
+            e.owner, ARRAY(SELECT (e.started ->> u.o::text)::timestamptz FROM unnest(v_done) WITH ORDINALITY u (o, n) ORDER BY n), p_now);
+    END IF;
+    IF v_stop."offset" IS NULL THEN
+        SELECT m.ended INTO v_ended FROM qo.move_run(q, c, e, v_completed_to, e.to_offset, p_now) m;
+    ELSE
+        IF v_stop."offset" = e.from_offset THEN
+            v_attempts := c.attempts;
+            v_losses := c.losses;
+        END IF;
+        f := qo.fate_of_report(q, e, v_stop, v_attempts, v_losses, p_draw, p_now);
+        v_offsets := v_offsets || v_stop."offset";
+        v_verdicts := v_verdicts || f.verdict;
+        v_given_back := ARRAY(SELECT x."offset" FROM unnest(v_reports) x WHERE x."offset" > v_stop."offset");
+        PERFORM qo.skip_canceled(q, c, e, v_stop."offset" + 1, e.to_offset, p_now);
+        IF f.at IS NULL THEN PERFORM qo.end_reported(q, c, e, v_stop, v_attempts, f, p_now); END IF;
+        IF v_stop.what = 'release' AND v_completed_to < v_stop."offset" THEN
+            IF f.verdict <> 'released' THEN
+                INSERT INTO qo.skips (cursor_id, "offset") VALUES (c.id, v_stop."offset") ON CONFLICT DO NOTHING;
+            END IF;
+            SELECT m.ended INTO v_ended FROM qo.move_run(q, c, e, v_completed_to, v_stop."offset", p_now) m;
+        ELSE
+            v_ended := true;
+            IF f.verdict = 'retrying' THEN
+                PERFORM qo.rest(c, v_stop."offset", f.attempts, f.losses, f.at, p_now);
+                PERFORM qo.note_event(q, c.group_id, c.lane_id, v_stop."offset", 'queued', format('attempt %s failed', f.attempts), p_now);
+            ELSIF f.verdict = 'released' THEN
+                PERFORM qo.rest(c, v_stop."offset", v_attempts, v_losses, NULL, p_now);
+            ELSE
+                PERFORM qo.rest(c, v_stop."offset" + 1, 0, 0, NULL, p_now);
+            END IF;
+            PERFORM qo.tell_of_head(q, c);
+        END IF;
+    END IF;
+    PERFORM qo.keep_verdicts(e, v_offsets, v_verdicts);
+    IF v_ended THEN
+        UPDATE qo.leases SET ended_at = p_now, fragile = NULL, started = e.started WHERE token = e.token AND lane_id = e.lane_id;
+        IF e.fragile IS NOT NULL THEN PERFORM qo.tell(NULL); END IF;
+    END IF;
+    RETURN qo.answer_items(e, p_items, v_offsets, v_verdicts, v_given_back, v_ended);
+END $$;
+
+-- What is left of a run is [p_from, p_to); nothing left, the lease ends.
+CREATE FUNCTION qo.move_run(q qo.queues, c qo.cursors, e qo.leases, p_from bigint, p_to bigint, p_now timestamptz, OUT ended boolean)
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_remaining bigint;
+BEGIN
+    SELECT min(o) INTO v_remaining FROM generate_series(p_from, p_to - 1) o
+    WHERE NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = o);
+    ended := v_remaining IS NULL;
+    IF ended THEN
+        PERFORM qo.rest(c, p_to, 0, 0, NULL, p_now);
+        PERFORM qo.tell_of_head(q, c);
+        RETURN;
+    END IF;
+    UPDATE qo.cursors SET position = p_to,
+        attempts = CASE WHEN p_from > e.from_offset THEN 0 ELSE attempts END,
+        losses = CASE WHEN p_from > e.from_offset THEN 0 ELSE losses END
+    WHERE id = c.id;
+    UPDATE qo.leases SET from_offset = v_remaining, to_offset = p_to, started = e.started,
+        fragile = CASE WHEN p_from > e.from_offset THEN NULL ELSE fragile END
+    WHERE token = e.token AND lane_id = e.lane_id;
+END $$;
+
+-- Tell others that a keyed lane has a claimable head of another kind than the last, or one that nobody could look at.
+-- Whoever held the lane asks on by itself; others wait for kinds that this head may be of.
+CREATE FUNCTION qo.tell_of_head(q qo.queues, c qo.cursors) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT FROM qo.cursors n WHERE n.id = c.id AND n.state = 'ready' AND n.head_kind IS DISTINCT FROM c.head_kind) THEN
+        PERFORM qo.tell(ARRAY[q.name]);
+    END IF;
+END $$;
+
+-- Settle, then claim on, in one commit. All cursors that either may wait for are locked in one pass by id. The settles'
+-- answers come in the first row.
+CREATE FUNCTION qo.settle(p_tokens text[], p_lanes bigint[], p_offsets bigint[], p_whats text[], p_errors text[],
+                          p_afters double precision[], p_results bytea[], p_started timestamptz[], p_wants jsonb, p_draw double precision,
+                          p_now timestamptz)
+RETURNS TABLE (answers qo.taken[], d qo.delivery, wait interval, owner_limited boolean, signal text) LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    r record := qo.read_wants(coalesce(p_wants, '[]'), v_now, false);
+    v_open bigint[] := '{}';
+BEGIN
+    IF r.signal IS NULL THEN v_open := qo.open_cursors(r.wants, v_now); END IF;
+    PERFORM FROM qo.cursors WHERE id = ANY (v_open || ARRAY(
+        SELECT e.cursor_id FROM qo.leases e JOIN (SELECT DISTINCT token, lane FROM unnest(p_tokens, p_lanes) AS i (token, lane)) i
+        ON e.token = i.token AND e.lane_id = i.lane)) ORDER BY id FOR UPDATE;
+    v_now := coalesce(p_now, clock_timestamp());
+    answers := qo.settle_all(p_tokens, p_lanes, p_offsets, p_whats, p_errors, p_afters, p_results, p_started, p_draw, v_now);
+    signal := r.signal;
+    RETURN NEXT;
+    IF r.signal IS NULL THEN
+        RETURN QUERY SELECT NULL::qo.taken[], s.*, NULL::text FROM qo.serve_all(p_wants, r.wants, r.more, p_draw, v_now) s;
+    END IF;
+END $$;
+
+-- Hold leases for longer, say what has started, learn what was canceled. A token of which nothing is held has no row.
+CREATE FUNCTION qo.extend(p_tokens text[], p_seconds double precision[], p_started_tokens text[], p_started_lanes bigint[],
+                          p_started_offsets bigint[], p_now timestamptz)
+RETURNS TABLE (number integer, expires_at timestamptz, held integer, canceled_lanes bigint[], canceled_offsets bigint[]) LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz;
+    v_token text;
+    v_seconds double precision;
+    v_started jsonb;
+    v_offset bigint;
+    q qo.queues;
+    e qo.leases;
+BEGIN
+    PERFORM FROM qo.leases l WHERE l.token = ANY (p_tokens) AND l.ended_at IS NULL ORDER BY l.token, l.lane_id FOR UPDATE;
+    v_now := coalesce(p_now, clock_timestamp());
+    FOR number, v_token, v_seconds IN SELECT x.n, x.t, x.s FROM unnest(p_tokens, p_seconds) WITH ORDINALITY AS x (t, s, n) LOOP
+        SELECT greatest(max(l.expires_at), v_now + make_interval(secs => v_seconds)), count(*)::integer INTO expires_at, held
+        FROM qo.leases l WHERE l.token = v_token AND l.ended_at IS NULL AND l.expires_at > v_now;
+        CONTINUE WHEN held = 0;
+        canceled_lanes := '{}'; canceled_offsets := '{}';
+        FOR e IN SELECT * FROM qo.leases l WHERE l.token = v_token AND l.ended_at IS NULL AND l.expires_at > v_now ORDER BY l.lane_id LOOP
+            v_started := e.started;
+            FOR v_offset IN SELECT s.o FROM unnest(p_started_tokens, p_started_lanes, p_started_offsets) AS s (t, l, o)
+                    WHERE s.t = v_token AND s.l = e.lane_id AND NOT coalesce(e.started ? s.o::text, false) LOOP
+                v_started := coalesce(v_started, '{}') || jsonb_build_object(v_offset::text, v_now);
+                SELECT k.* INTO STRICT q FROM qo.queues k JOIN qo.lanes l ON l.queue_id = k.id WHERE l.id = e.lane_id;
+                PERFORM qo.note_event(q, e.group_id, e.lane_id, v_offset, 'running', coalesce(e.owner, ''), v_now);
+            END LOOP;
+            UPDATE qo.leases l SET expires_at = extend.expires_at, heartbeat_at = v_now, started = v_started
+            WHERE l.token = e.token AND l.lane_id = e.lane_id;
+            SELECT canceled_lanes || array_agg(e.lane_id ORDER BY o), canceled_offsets || array_agg(o ORDER BY o)
+            INTO canceled_lanes, canceled_offsets FROM (SELECT DISTINCT unnest(e.canceled) AS o) u
+            WHERE (o >= e.from_offset AND o < e.to_offset AND NOT e.settled @> o)
+               OR EXISTS (SELECT FROM qo.retries r WHERE r.cursor_id = e.cursor_id AND r.token = e.token AND r."offset" = o);
+        END LOOP;
+        RETURN NEXT;
+    END LOOP;
+END $$;
