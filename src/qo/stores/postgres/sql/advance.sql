@@ -2,7 +2,7 @@
 -- that one who comes late finds what an early one would have left.
 
 -- The lease under which a message is unsettled, live or run out.
-CREATE FUNCTION qo.lease_over(c qo.cursors, p_offset bigint) RETURNS SETOF qo.leases LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.lease_over(c qo.cursors, p_offset bigint) RETURNS SETOF qo.leases LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_token text;
 BEGIN
@@ -52,7 +52,7 @@ END $$;
 
 -- What becomes of a message whose lease was lost: NULL if it is delivered again, else its end.
 CREATE FUNCTION qo.fate_of_loss(q qo.queues, e qo.leases, p_offset bigint, p_losses integer, p_draw double precision,
-                                OUT ending text, OUT again_at timestamptz) LANGUAGE plpgsql AS $$
+                                OUT ending text, OUT again_at timestamptz) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_max integer := (q.rules ->> 'max_lost')::integer;
 BEGIN

@@ -183,8 +183,9 @@ FROM qo.lanes l JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = $2 WHERE 
 
 -- name: jobs_in_lanes
 -- Primary keys of id_runs and messages.
-SELECT j.* FROM unnest($1::uuid[]) i CROSS JOIN LATERAL qo.place_of(i) p
-CROSS JOIN LATERAL (SELECT * FROM qo.lane_jobs l WHERE l.lane_id = p.lane_id AND l."offset" = p."offset") j;
+WITH places AS MATERIALIZED (SELECT p.* FROM unnest($1::uuid[]) i CROSS JOIN LATERAL qo.place_of(i) p)
+SELECT j.* FROM places p
+CROSS JOIN LATERAL (SELECT * FROM qo.lane_jobs l WHERE l.lane_id = p.lane_id AND l."offset" = p."offset" LIMIT 1) j;
 
 -- name: jobs_in_intake
 -- Primary key.

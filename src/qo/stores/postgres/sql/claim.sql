@@ -39,7 +39,7 @@ CREATE TYPE qo.delivery AS (
 -- Resolve wants. `signal` says what must be done first, in a transaction of its own: join a group, move intake, let
 -- leases lapse.
 CREATE FUNCTION qo.read_wants(p_wants jsonb, p_now timestamptz, p_moved boolean, OUT wants qo.want[], OUT signal text, OUT more boolean)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_want jsonb;
     w qo.want;
@@ -88,7 +88,7 @@ BEGIN
 END $$;
 
 -- The queues that a want names, or that its filter chooses.
-CREATE FUNCTION qo.queues_of(p_want jsonb) RETURNS text[] LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.queues_of(p_want jsonb) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_namespace text := p_want -> 'filter' ->> 'namespace';
     v_task text := p_want -> 'filter' ->> 'task';
@@ -103,7 +103,7 @@ BEGIN
 END $$;
 
 -- The open cursors that wants may take from. Claims wait for these locks, so all are taken in one pass by id.
-CREATE FUNCTION qo.open_cursors(p_wants qo.want[], p_now timestamptz) RETURNS bigint[] LANGUAGE sql AS $$
+CREATE FUNCTION qo.open_cursors(p_wants qo.want[], p_now timestamptz) RETURNS bigint[] LANGUAGE sql STABLE AS $$
     SELECT coalesce(array_agg(DISTINCT c.id), '{}') FROM unnest(p_wants) w CROSS JOIN unnest(w.fronts) g
     CROSS JOIN LATERAL (
         SELECT o.id FROM qo.cursors o WHERE o.group_id = g AND NOT o.keyed AND o.state = 'ready'
@@ -113,7 +113,7 @@ CREATE FUNCTION qo.open_cursors(p_wants qo.want[], p_now timestamptz) RETURNS bi
 $$;
 
 -- Whether this owner may take a message that was lost before: an owner holds at most one such at a time.
-CREATE FUNCTION qo.may_take_fragile(p_owner text, p_now timestamptz) RETURNS boolean LANGUAGE sql AS $$
+CREATE FUNCTION qo.may_take_fragile(p_owner text, p_now timestamptz) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT p_owner IS NULL OR NOT EXISTS (
         SELECT FROM qo.leases WHERE owner = p_owner AND fragile IS NOT NULL AND ended_at IS NULL AND expires_at > p_now);
 $$;
@@ -190,7 +190,7 @@ BEGIN
 END $$;
 
 -- Whether something may be there that could not be seen: a cursor that is ready though its lane shows nothing.
-CREATE FUNCTION qo.left_unsure(w qo.want) RETURNS boolean LANGUAGE sql AS $$
+CREATE FUNCTION qo.left_unsure(w qo.want) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (w.fronts) AND k.keyed AND k.state = 'ready' AND k.head_kind IS NULL)
         OR w.key IS NULL AND EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (w.fronts) AND NOT k.keyed AND k.state = 'ready'
             AND (w.kinds IS NULL OR k.head_kind = ANY (w.kinds)));
@@ -198,7 +198,7 @@ $$;
 
 -- Cursors to take from, best first.
 CREATE FUNCTION qo.candidates(w qo.want, p_limit integer, p_passed bigint[], p_fragile boolean, p_now timestamptz)
-RETURNS bigint[] LANGUAGE plpgsql AS $$
+RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF w.key IS NOT NULL THEN
         RETURN ARRAY(SELECT c.id FROM unnest(w.queues, w.fronts) AS f (queue, grp)
@@ -249,7 +249,9 @@ DECLARE
     v_losses integer;
     v_fragile_at bigint;
     v_seen integer;
-    v_expired bigint[] := '{}';
+    v_more boolean;
+    v_first bigint;
+    v_last bigint;
     v_expires timestamptz;
     m record;
 BEGIN
@@ -263,9 +265,9 @@ BEGIN
         v_room := least(v_room, coalesce(w.lane_messages, v_room));
     ELSE
         -- Due retries first.
-        FOR m IN SELECT r."offset", r.attempts, r.losses, t.expires_at FROM qo.retries r
-                 JOIN qo.messages t ON t.lane_id = c.lane_id AND t."offset" = r."offset"
-                 WHERE r.cursor_id = c.id AND r.token IS NULL AND r.due_at <= p_now ORDER BY r.due_at, r."offset" LOOP
+        FOR m IN SELECT r."offset", r.attempts, r.losses,
+                        (SELECT t.expires_at FROM qo.messages t WHERE t.lane_id = c.lane_id AND t."offset" = r."offset") AS expires_at
+                 FROM qo.retries r WHERE r.cursor_id = c.id AND r.token IS NULL AND r.due_at <= p_now ORDER BY r.due_at, r."offset" LOOP
             EXIT WHEN cardinality(v_offsets) >= v_room;
             CONTINUE WHEN m.losses >= 2 AND NOT p_fragile;
             IF m.expires_at <= p_now THEN
@@ -285,8 +287,26 @@ BEGIN
     END IF;
     v_position := CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END;
     v_start := v_position;
+    v_more := cardinality(v_offsets) < v_room;
+    IF v_more THEN
+        -- The common case in one statement: messages in a row, nothing among them to be passed.
+        SELECT min(t."offset"), max(t."offset") INTO v_first, v_last FROM (
+            SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= v_position
+            ORDER BY x."offset" LIMIT v_room - cardinality(v_offsets)) t
+        HAVING max(t."offset") - min(t."offset") + 1 = count(*)
+           AND NOT bool_or(coalesce(t.expires_at <= p_now, false) OR coalesce(t.group_id <> c.group_id, false)
+                           OR (c.keyed AND w.kinds IS NOT NULL AND t.kind <> ALL (w.kinds)));
+        IF v_first IS NOT NULL AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= v_first AND s."offset" <= v_last) THEN
+            v_start := v_first;
+            v_position := v_last + 1;
+            v_offsets := v_offsets || ARRAY(SELECT generate_series(v_first, v_last));
+            v_attempts := v_attempts || CASE WHEN c.keyed AND v_first = c.position THEN c.attempts ELSE 0 END
+                || array_fill(0, ARRAY[(v_last - v_first)::integer]);
+            v_more := false;
+        END IF;
+    END IF;
     <<filling>>
-    WHILE cardinality(v_offsets) < v_room LOOP
+    WHILE v_more AND cardinality(v_offsets) < v_room LOOP
         v_seen := 0;
         FOR m IN SELECT t."offset", t.kind, t.expires_at <= p_now AS expired,
                         t.group_id IS NOT NULL AND t.group_id <> c.group_id AS elsewhere,
@@ -329,8 +349,8 @@ BEGIN
     IF cardinality(v_offsets) = 0 THEN RETURN; END IF;
     got := ARRAY(SELECT (w.number, c.lane_id, t."offset", t.id, q.name, l.key, coalesce(t.kind, l.kind), coalesce(t.priority, l.priority),
                          t.payload, t.headers, o.attempts + 1, t.created_at, t.due_at, t.entered_at, v_expires, t.retry_of)::qo.delivery
-                 FROM unnest(v_offsets, v_attempts) WITH ORDINALITY AS o ("offset", attempts, number)
-                 JOIN qo.messages t ON t.lane_id = c.lane_id AND t."offset" = o."offset" ORDER BY o.number);
+                 FROM unnest(v_offsets, v_attempts) WITH ORDINALITY AS o ("offset", attempts, number) CROSS JOIN LATERAL (
+                     SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" = o."offset" LIMIT 1) t ORDER BY o.number);
     IF w.at_delivery THEN
         PERFORM qo.finish(q, c.group_id, c.lane_id, v_offsets, array_fill('succeeded'::text, ARRAY[cardinality(v_offsets)]),
                           ARRAY(SELECT a + 1 FROM unnest(v_attempts) WITH ORDINALITY x (a, n) ORDER BY n), '{}', '{}', '{}', w.owner, '{}', p_now);
@@ -383,7 +403,7 @@ BEGIN
 END $$;
 
 -- When time may next bring these groups something; NULL: never. It may be early for a want of few kinds; never late.
-CREATE FUNCTION qo.next_moment(w qo.want, p_names text[], p_met_fragile boolean, p_now timestamptz) RETURNS timestamptz LANGUAGE sql AS $$
+CREATE FUNCTION qo.next_moment(w qo.want, p_names text[], p_met_fragile boolean, p_now timestamptz) RETURNS timestamptz LANGUAGE sql STABLE AS $$
     SELECT min(t) FROM (
         SELECT (SELECT i.due_at FROM qo.intake i WHERE i.queue = n AND i.canceled_at IS NULL ORDER BY i.due_at LIMIT 1) AS t FROM unnest(p_names) n
         UNION ALL SELECT (SELECT e.expires_at FROM qo.leases e WHERE e.group_id = g AND e.ended_at IS NULL AND e.expires_at > p_now ORDER BY e.expires_at LIMIT 1) FROM unnest(w.fronts) g
@@ -424,7 +444,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION qo.unpaused(p_want jsonb) RETURNS text[] LANGUAGE sql AS $$
+CREATE FUNCTION qo.unpaused(p_want jsonb) RETURNS text[] LANGUAGE sql STABLE AS $$
     SELECT ARRAY(SELECT n FROM unnest(qo.queues_of(p_want)) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n AND k.paused));
 $$;
 

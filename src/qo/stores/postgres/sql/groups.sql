@@ -50,7 +50,7 @@ BEGIN
 END $$;
 
 -- The first offset that entered at that time or later: offsets are dense and entry times sorted, so halve.
-CREATE FUNCTION qo.first_entered(p_lane bigint, p_low bigint, p_high bigint, p_time timestamptz) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.first_entered(p_lane bigint, p_low bigint, p_high bigint, p_time timestamptz) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_middle bigint;
 BEGIN

@@ -37,7 +37,7 @@ BEGIN
 END $$;
 
 -- The lane of that name; NULL if there is none.
-CREATE FUNCTION qo.find_lane(p_queue bigint, p_key text, p_kind text, p_priority integer) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.find_lane(p_queue bigint, p_key text, p_kind text, p_priority integer) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF p_key IS NOT NULL THEN
         RETURN (SELECT id FROM qo.lanes WHERE queue_id = p_queue AND key = p_key);
@@ -92,7 +92,7 @@ BEGIN
 END $$;
 
 -- The next offset that a lane gives out, and when its newest message entered. True only under the lane's lock.
-CREATE FUNCTION qo.tail_of(p_lane bigint, OUT tail bigint, OUT entered_at timestamptz) LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.tail_of(p_lane bigint, OUT tail bigint, OUT entered_at timestamptz) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     SELECT m."offset" + 1, m.entered_at INTO tail, entered_at FROM qo.messages m
     WHERE m.lane_id = p_lane ORDER BY m."offset" DESC LIMIT 1;
@@ -101,7 +101,7 @@ BEGIN
 END $$;
 
 -- Where an open cursor stands. True only under the cursor's lock.
-CREATE FUNCTION qo.position_of(c qo.cursors) RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.position_of(c qo.cursors) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN greatest(c.position, (SELECT e.last FROM qo.leases e WHERE e.cursor_id = c.id AND e.epoch = c.epoch
                                  ORDER BY e.last DESC LIMIT 1));
@@ -120,7 +120,7 @@ BEGIN
 END $$;
 
 -- The first message from an offset on that is for this cursor: not skipped, not addressed to another group.
-CREATE FUNCTION qo.head_from(c qo.cursors, p_position bigint) RETURNS qo.messages LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.head_from(c qo.cursors, p_position bigint) RETURNS qo.messages LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_head qo.messages;
 BEGIN

@@ -40,12 +40,12 @@ BEGIN
         INSERT INTO qo.events (message_id, at, state, detail)
         SELECT m.id, p_now, f.state, coalesce(f.reason, f.error, '')
         FROM unnest(p_offsets, p_states, p_reasons, p_errors) AS f ("offset", state, reason, error)
-        JOIN qo.messages m ON m.lane_id = p_lane AND m."offset" = f."offset" ORDER BY m."offset";
+        CROSS JOIN LATERAL (SELECT * FROM qo.messages x WHERE x.lane_id = p_lane AND x."offset" = f."offset" LIMIT 1) m ORDER BY m."offset";
     END IF;
     IF EXISTS (SELECT FROM qo.watched) THEN
         WITH gone AS (
-            DELETE FROM qo.watched w USING qo.messages m
-            WHERE m.lane_id = p_lane AND m."offset" = ANY (p_offsets) AND w.message_id = m.id RETURNING w.message_id
+            DELETE FROM qo.watched w WHERE w.message_id IN (
+                SELECT (SELECT m.id FROM qo.messages m WHERE m.lane_id = p_lane AND m."offset" = o) FROM unnest(p_offsets) o) RETURNING w.message_id
         )
         SELECT array_agg(message_id) INTO v_ids FROM gone;
         PERFORM qo.tell_finished(v_ids);

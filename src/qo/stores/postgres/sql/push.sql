@@ -6,7 +6,7 @@ CREATE FUNCTION qo.id_number(p_id uuid) RETURNS bigint LANGUAGE sql IMMUTABLE AS
 $$;
 
 -- Where a message lies. Nothing, if it is not in a lane.
-CREATE FUNCTION qo.place_of(p_id uuid, OUT lane_id bigint, OUT "offset" bigint, OUT group_id bigint) LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.place_of(p_id uuid, OUT lane_id bigint, OUT "offset" bigint, OUT group_id bigint) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     r qo.id_runs;
 BEGIN
@@ -19,7 +19,7 @@ END $$;
 
 -- Whether a message is completed, dead, canceled or removed, for the default group. A lease that has run out must be
 -- given back before that can be told: then this says NULL.
-CREATE FUNCTION qo.is_finished(q qo.queues, p_id uuid, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.is_finished(q qo.queues, p_id uuid, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_place record;
     c qo.cursors;
@@ -324,7 +324,7 @@ BEGIN
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(hashtextextended('qo intake ' || v_name, 0));
         q := qo.queue_to_use(v_name, v_now);
         v_rows := ARRAY(SELECT t FROM qo.intake t WHERE t.queue = v_name AND t.canceled_at IS NULL AND t.due_at <= v_now
-                        ORDER BY t.due_at, t.id LIMIT p_limit FOR UPDATE);
+                        ORDER BY t.due_at, t.id LIMIT p_limit);
         CONTINUE WHEN cardinality(v_rows) = 0;
         v_more := v_more OR cardinality(v_rows) = p_limit;
         v_lanes := qo.lanes_to_use(array_fill(q.id, ARRAY[cardinality(v_rows)]), ARRAY(SELECT r.key FROM unnest(v_rows) r),
@@ -332,6 +332,9 @@ BEGIN
         PERFORM qo.lock_by_id(v_lanes);
         v_told := false;
         FOR n IN 1..cardinality(v_rows) LOOP
+            -- Lanes before intake, as a push does; a row may have been canceled, or have entered with a push, meanwhile.
+            PERFORM FROM qo.intake t WHERE t.id = (v_rows[n]).id AND t.canceled_at IS NULL FOR UPDATE;
+            CONTINUE WHEN NOT FOUND;
             v_told := qo.enter(q, v_rows[n], v_lanes[n], v_now) OR v_told;
         END LOOP;
         IF v_told THEN PERFORM qo.tell(ARRAY[v_name]); END IF;

@@ -14,12 +14,12 @@ CREATE TYPE qo.report AS (
 CREATE TYPE qo.taken AS (number integer, answer text, verdict text, ended boolean);
 
 -- The verdict that a token's lease gave a message before.
-CREATE FUNCTION qo.first_verdict(p_token text, p_lane bigint, p_offset bigint) RETURNS text LANGUAGE sql AS $$
+CREATE FUNCTION qo.first_verdict(p_token text, p_lane bigint, p_offset bigint) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT verdict FROM qo.settlements WHERE token = p_token AND lane_id = p_lane AND offsets @> p_offset LIMIT 1;
 $$;
 
 -- How an item about a message that the lease does not hold unsettled is answered.
-CREATE FUNCTION qo.answer_late(e qo.leases, p_offset bigint, OUT answer text, OUT verdict text) LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.answer_late(e qo.leases, p_offset bigint, OUT answer text, OUT verdict text) LANGUAGE plpgsql STABLE AS $$
 BEGIN
     verdict := qo.first_verdict(e.token, e.lane_id, p_offset);
     answer := CASE WHEN verdict IS NOT NULL THEN 'repeated'

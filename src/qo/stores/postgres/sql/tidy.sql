@@ -5,7 +5,7 @@
 
 -- How a lane's messages are held: by groups that have not settled them, and by live leases.
 CREATE FUNCTION qo.standing(q qo.queues, l qo.lanes, p_tail bigint, p_now timestamptz,
-                            OUT settled_to bigint, OUT unleased_to bigint, OUT group_idle_at timestamptz) LANGUAGE plpgsql AS $$
+                            OUT settled_to bigint, OUT unleased_to bigint, OUT group_idle_at timestamptz) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     c qo.cursors;
     v_active timestamptz;
@@ -207,7 +207,7 @@ BEGIN
 END $$;
 
 -- When there will be something to tidy; NULL: nothing to come.
-CREATE FUNCTION qo.next_tidy(p_now timestamptz) RETURNS timestamptz LANGUAGE sql AS $$
+CREATE FUNCTION qo.next_tidy(p_now timestamptz) RETURNS timestamptz LANGUAGE sql STABLE AS $$
     SELECT least((SELECT min(at) FROM qo.tidying),
                  (SELECT min(ended_at) FROM qo.leases WHERE ended_at IS NOT NULL AND ended_at > p_now - interval '10 minutes') + interval '10 minutes',
                  (SELECT min(at) FROM qo.nonces) + interval '1 hour',

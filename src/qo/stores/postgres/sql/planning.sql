@@ -1,0 +1,16 @@
+-- How the verbs' statements are planned: once per connection, by index. Each reads a few rows by an index whatever its
+-- values are; planning each anew took longer than running it, and without statistics a plan for any values scans.
+-- Set on the functions that are called from outside, for all that they call, so that no session needs setting up.
+DO $$
+DECLARE
+    f regprocedure;
+BEGIN
+    FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'qo.queues'::regclass)
+             AND p.proname IN ('push_plain', 'push_any', 'claim', 'settle', 'extend', 'enter_due', 'lapse', 'tidy_lanes', 'tidy_rest',
+                               'cancel', 'seek', 'join_group', 'watch', 'lock_lanes', 'retry_dead') LOOP
+        EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', f);
+        EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', f);
+        EXECUTE format('ALTER FUNCTION %s SET enable_bitmapscan = off', f);
+        EXECUTE format('ALTER FUNCTION %s SET jit = off', f);
+    END LOOP;
+END $$;
