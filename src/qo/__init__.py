@@ -2,6 +2,7 @@
 
 from qo.client.client import Client
 from qo.client.delivery import Delivery
+from qo.client.enqueue import enqueue
 from qo.client.job import JobHandle
 from qo.client.outgoing import Message
 from qo.client.queue import Queue
@@ -75,4 +76,5 @@ __all__ = [
     "TooLarge",
     "Unavailable",
     "connect",
+    "enqueue",
 ]

@@ -77,7 +77,7 @@ def _columns(messages: Sequence[NewMessage]) -> tuple[list[Any], ...]:
     """Messages as arrays: their lanes, in the order of first arrivals; themselves; and the runs of their ids."""
     by_lane: dict[Lane, list[NewMessage]] = {}
     for message in messages:
-        lane = _lane(message)
+        lane = lane_of(message)
         by_lane.setdefault(lane, []).append(message)
     lanes = list(by_lane)
     numbers, ids, payloads, kinds, priorities = [], [], [], [], []
@@ -103,7 +103,7 @@ def _columns(messages: Sequence[NewMessage]) -> tuple[list[Any], ...]:
     return (*names, numbers, ids, payloads, kinds, priorities, run_lanes, run_firsts, run_lasts, run_starts)
 
 
-def _lane(message: NewMessage) -> Lane:
+def lane_of(message: NewMessage) -> Lane:
     if message.key is not None:
         return message.queue, message.key, None, None
     return message.queue, None, message.kind, message.priority

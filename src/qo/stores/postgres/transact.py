@@ -10,7 +10,7 @@ import msgspec
 from qo.core.lease import Answer, Done, Settled, Undone, Unit, Verdict
 from qo.core.message import Duplicate, MessageId, Pushed, Refused, Stored, id_text
 from qo.stores.postgres.pool import Connection
-from qo.stores.postgres.push import push_on
+from qo.stores.postgres.push import Lane, lane_of, push_on
 from qo.stores.postgres.settle import answers_from, columns_of
 
 if TYPE_CHECKING:
@@ -83,10 +83,16 @@ async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Don
 
 
 def _lanes(unit: Unit) -> list[list[Any]]:
-    names = dict.fromkeys(
-        (m.queue, m.key, None, None) if m.key is not None else (m.queue, None, m.kind, m.priority) for m in unit.pushes
-    )
-    return [list(column) for column in zip(*names, strict=True)]
+    """The lanes that the unit may push to, and whether it is sure to: not delayed, and no duplicate.
+
+    Behind one that it is not sure of none is, so that lanes come into being in the order of their first arrivals.
+    """
+    sure: dict[Lane, bool] = {}
+    certain = True
+    for message in unit.pushes:
+        certain &= message.due_at is None and message.dedupe is None
+        sure.setdefault(lane_of(message), certain)
+    return [*(list(column) for column in zip(*sure, strict=True)), list(sure.values())]
 
 
 def _recalled(kept: str) -> Done:

@@ -44,7 +44,7 @@ SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend
 
 -- name: lock_lanes
 -- A unit takes every lane that it may push to first.
-SELECT qo.lock_lanes($1, $2, $3, $4, coalesce($5, clock_timestamp()));
+SELECT qo.lock_lanes($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()));
 
 -- name: names_of_wants
 SELECT array_agg(DISTINCT n) FROM jsonb_array_elements($1::jsonb) w CROSS JOIN unnest(qo.unpaused(w)) n;

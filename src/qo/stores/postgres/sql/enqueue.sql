@@ -9,7 +9,14 @@ $$;
 
 CREATE FUNCTION qo.enqueue(p_id uuid, p_queue text, p_payload bytea, p_kind text, p_key text, p_priority integer, p_headers text,
                            p_due timestamptz, p_ttl double precision, p_dedupe jsonb, p_notify boolean) RETURNS uuid LANGUAGE plpgsql AS $$
+DECLARE
+    v_limit bigint := coalesce((SELECT (rules ->> 'max_payload')::bigint FROM qo.queues WHERE name = p_queue),
+                               (SELECT (rules ->> 'max_payload')::bigint FROM qo.defaults));
 BEGIN
+    IF octet_length(p_payload) > v_limit THEN
+        RAISE invalid_parameter_value USING MESSAGE = format(
+            'payload: has %s bytes; queue ''%s'' allows %s (setting max_payload)', octet_length(p_payload), p_queue, v_limit);
+    END IF;
     INSERT INTO qo.intake (id, queue, key, kind, priority, payload, headers, created_at, due_at, ttl, dedupe)
     VALUES (p_id, p_queue, p_key, p_kind, p_priority, p_payload, p_headers, clock_timestamp(), coalesce(p_due, clock_timestamp()), p_ttl, p_dedupe);
     IF p_notify THEN PERFORM qo.tell(ARRAY[p_queue]); END IF;

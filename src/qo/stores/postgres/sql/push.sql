@@ -344,14 +344,19 @@ BEGIN
     RETURN true;  -- others are at it
 END $$;
 
--- Lock the lanes that a unit may push to, before anything else; created if need be, in the order given.
-CREATE FUNCTION qo.lock_lanes(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_now timestamptz)
+-- Lock the lanes that a unit may push to, before anything else. Those that it is sure to need are created, in the order given.
+CREATE FUNCTION qo.lock_lanes(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_sure boolean[], p_now timestamptz)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_queues bigint[] := '{}';
+    v_lanes bigint[] := '{}';
+    v_sure integer[] := ARRAY(SELECT n FROM unnest(p_sure) WITH ORDINALITY AS s (sure, n) WHERE sure);
 BEGIN
     FOR i IN 1..cardinality(p_queues) LOOP
         v_queues := v_queues || (qo.queue_to_use(p_queues[i], p_now)).id;
+        IF NOT p_sure[i] THEN v_lanes := v_lanes || qo.find_lane(v_queues[i], p_keys[i], p_kinds[i], p_priorities[i]); END IF;
     END LOOP;
-    PERFORM qo.lock_by_id(qo.lanes_to_use(v_queues, p_keys, p_kinds, p_priorities));
+    PERFORM qo.lock_by_id(array_remove(v_lanes, NULL) || qo.lanes_to_use(
+        ARRAY(SELECT v_queues[n] FROM unnest(v_sure) n), ARRAY(SELECT p_keys[n] FROM unnest(v_sure) n),
+        ARRAY(SELECT p_kinds[n] FROM unnest(v_sure) n), ARRAY(SELECT p_priorities[n] FROM unnest(v_sure) n)));
 END $$;

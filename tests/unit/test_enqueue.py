@@ -1,0 +1,185 @@
+"""Enqueue in a user's own transaction: rolled back means never there, committed means it will run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import asyncpg
+import psycopg
+import pytest
+import sqlalchemy
+import sqlalchemy.orm
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+import qo
+from tests.postgres import Server, new_schema
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+async def place(server):
+    schema = new_schema()
+    async with qo.connect(f"{server.url}&schema={schema}") as client:
+        yield client.queue("mail"), schema
+
+
+async def got(queue) -> list[object]:
+    return [delivery.payload for delivery in await queue.claim(10)]
+
+
+def dsn(server: Server, driver: str = "") -> str:
+    return server.url.replace("postgresql://", f"postgresql{driver}://")
+
+
+async def asyncpg_way(server, schema, commit):
+    connection = await asyncpg.connect(server.url)
+    transaction = connection.transaction()
+    await transaction.start()
+    id = await qo.enqueue(connection, "mail", {"n": 1}, schema=schema)
+    await (transaction.commit() if commit else transaction.rollback())
+    await connection.close()
+    return id
+
+
+async def psycopg_async_way(server, schema, commit):
+    connection = await psycopg.AsyncConnection.connect(server.url)
+    id = await qo.enqueue(connection, "mail", {"n": 1}, schema=schema)
+    await (connection.commit() if commit else connection.rollback())
+    await connection.close()
+    return id
+
+
+async def psycopg_way(server, schema, commit):
+    with psycopg.connect(server.url) as connection:
+        id = qo.enqueue(connection, "mail", {"n": 1}, schema=schema)
+        connection.commit() if commit else connection.rollback()
+    return id
+
+
+async def sqlalchemy_way(server, schema, commit):
+    engine = sqlalchemy.create_engine(dsn(server, "+psycopg"))
+    with engine.connect() as connection:
+        id = qo.enqueue(connection, "mail", {"n": 1}, schema=schema)
+        connection.commit() if commit else connection.rollback()
+    engine.dispose()
+    return id
+
+
+async def sqlalchemy_session_way(server, schema, commit):
+    engine = sqlalchemy.create_engine(dsn(server, "+psycopg"))
+    with sqlalchemy.orm.Session(engine) as session:
+        id = qo.enqueue(session, "mail", {"n": 1}, schema=schema)
+        session.commit() if commit else session.rollback()
+    engine.dispose()
+    return id
+
+
+async def sqlalchemy_async_way(server, schema, commit):
+    engine = create_async_engine(dsn(server, "+asyncpg"))
+    async with engine.connect() as connection:
+        id = await qo.enqueue(connection, "mail", {"n": 1}, schema=schema)
+        await (connection.commit() if commit else connection.rollback())
+    await engine.dispose()
+    return id
+
+
+async def sqlalchemy_async_session_way(server, schema, commit):
+    engine = create_async_engine(dsn(server, "+psycopg"))
+    async with AsyncSession(engine) as session:
+        id = await qo.enqueue(session, "mail", {"n": 1}, schema=schema)
+        await (session.commit() if commit else session.rollback())
+    await engine.dispose()
+    return id
+
+
+WAYS = [
+    asyncpg_way,
+    psycopg_async_way,
+    psycopg_way,
+    sqlalchemy_way,
+    sqlalchemy_session_way,
+    sqlalchemy_async_way,
+    sqlalchemy_async_session_way,
+]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+async def test_committed_it_runs_and_rolled_back_it_was_never_there(place, server, way):
+    queue, schema = place
+    await way(server, schema, False)
+    assert await got(queue) == []
+    id = await way(server, schema, True)
+    [delivery] = await queue.claim()
+    assert (delivery.id, delivery.payload) == (id, {"n": 1})
+
+
+async def test_from_plain_sql(place, server):
+    queue, schema = place
+    id = server.psql(f"""SELECT {schema}.push('mail', '{{"a": 1}}', kind => 'send', key => 'k', priority => 3)""")
+    [delivery] = await queue.claim()
+    assert (delivery.id, delivery.payload) == (id, {"a": 1})
+    assert (delivery.kind, delivery.key, delivery.delivered.priority) == ("send", "k", 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("'', '1'", "queue: must be"),
+        ("'q', 'not json'", "invalid input syntax for type json"),
+        ("'q', '1', priority => 101", "priority: must be"),
+        ("'q', '1', delay => '-1 s'", "delay: must not be negative"),
+        ("'q', '1', key => ''", "key: must have"),
+    ],
+)
+async def test_plain_sql_refuses_what_the_client_refuses(place, server, arguments, said):
+    with pytest.raises(RuntimeError, match=said):
+        server.psql(f"SELECT {place[1]}.push({arguments})")
+
+
+async def test_a_waiting_claim_is_woken_by_the_commit(place, server):
+    queue, schema = place
+    import asyncio
+
+    waiting = asyncio.create_task(queue.claim(wait=30))
+    await asyncio.sleep(0.2)
+    await asyncpg_way(server, schema, True)
+    [delivery] = await asyncio.wait_for(waiting, 5)
+    assert delivery.payload == {"n": 1}
+
+
+async def test_an_open_transaction_delays_nobody_else(place, server):
+    """It holds no lock that a producer or a consumer waits for, of its own queue, key and dedupe key."""
+    queue, schema = place
+    connection = await asyncpg.connect(server.url)
+    transaction = connection.transaction()
+    await transaction.start()
+    await qo.enqueue(connection, "mail", "held", key="k", dedupe="d", schema=schema)
+    await queue.push("pushed", key="k", dedupe="d")
+    other = await asyncpg.connect(server.url)
+    await qo.enqueue(other, "mail", "enqueued", key="k", schema=schema)
+    assert await got(queue) == ["pushed", "enqueued"]
+    await transaction.commit()
+    await connection.close()
+    await other.close()
+
+
+async def test_a_duplicate_ends_as_canceled_and_names_the_first(place, server):
+    queue, schema = place
+    first = await queue.push("first", dedupe="d")
+    connection = await asyncpg.connect(server.url)
+    second = await qo.enqueue(connection, "mail", "second", dedupe="d", schema=schema)
+    await connection.close()
+    assert await got(queue) == ["first"]
+    [job] = [job for job in await queue.jobs() if job.id == second]
+    assert (job.state, job.reason, job.error) == (qo.JobState.CANCELED, "duplicate", first.id)
+
+
+def test_another_object_is_refused():
+    with pytest.raises(qo.Invalid, match="connection: must be a connection of asyncpg, psycopg 3 or SQLAlchemy"):
+        qo.enqueue(object(), "mail", 1)
