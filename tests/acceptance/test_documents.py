@@ -7,6 +7,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 import qo
 from qo.cli.main import parser
 from qo.core import errors
+from tests.postgres import Server
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -29,8 +31,23 @@ def snippets() -> list:
     return found
 
 
+DATABASE = "postgresql://localhost/app"
+"""What the documents call the reader's database."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server().start()
+    yield server
+    server.remove()
+
+
 @pytest.mark.parametrize(("code", "output"), snippets())
-def test_a_snippet_runs_and_prints_what_it_says(code, output, tmp_path):
+def test_a_snippet_runs_and_prints_what_it_says(request, code, output, tmp_path):
+    if DATABASE in code:
+        server: Server = request.getfixturevalue("server")
+        server.psql("SET client_min_messages = error; DROP SCHEMA IF EXISTS qo CASCADE")
+        code = code.replace(DATABASE, server.url)
     run = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -28,6 +28,7 @@ from tests.crash.history import Recorder, now
 
 QUEUE = "work"
 LEASE = 0.4
+KEYS = [f"k{number}" for number in range(int(os.environ.get("QO_KEYS", "3")))]
 GIVES_UP = 0.9
 """Choices above this end a run: bury, release, fail."""
 SETTINGS = {
@@ -66,7 +67,7 @@ class Load:
         return [
             qo.Message(
                 "x" * rng.choice([10, 3000]),
-                key=rng.choice([None, None, "a", "b", "c"]),
+                key=rng.choice([None, None, *KEYS]) if len(KEYS) < 10 else rng.choice(KEYS),
                 delay=rng.choice([None, None, None, 0.05]),
             )
             for _ in range(rng.randint(1, 8))
@@ -129,7 +130,7 @@ class Load:
         if choice > GIVES_UP:
             return await each.settle(Bury("enough"))
         if choice > 0.8:
-            new = self.queue.prepare([qo.Message("follow-up", key=self.rng.choice([None, "a"]))])
+            new = self.queue.prepare([qo.Message("follow-up", key=self.rng.choice([None, KEYS[0]]))])
             self.announce(new)
             pushed = await self.client.transact([each.settlement(Complete())], new)
             self.history.write("pushed", ids=[handle.id for handle in pushed])

@@ -63,7 +63,8 @@ BEGIN
     IF array_position(v_lanes, NULL) IS NULL THEN RETURN v_lanes; END IF;
     PERFORM FROM qo.queues WHERE id = ANY (p_queues) ORDER BY id FOR SHARE;
     FOR n IN SELECT u.n FROM unnest(p_queues, p_keys, p_kinds, p_priorities, v_lanes) WITH ORDINALITY AS u (queue, key, kind, priority, lane, n)
-             WHERE u.lane IS NULL ORDER BY u.queue, u.key, u.kind, u.priority, u.n LOOP
+             WHERE u.lane IS NULL ORDER BY u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END,
+                 CASE WHEN u.key IS NULL THEN u.priority END, u.n LOOP
         INSERT INTO qo.lanes (id, queue_id, key, kind, priority) OVERRIDING SYSTEM VALUE
         VALUES (v_new[n], p_queues[n], p_keys[n], CASE WHEN p_keys[n] IS NULL THEN p_kinds[n] END,
                 CASE WHEN p_keys[n] IS NULL THEN p_priorities[n] END)
