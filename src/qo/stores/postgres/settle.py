@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from qo.core.lease import (
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
 
 WORDS: dict[type[Any], str] = {Complete: "complete", Fail: "fail", Release: "release", Bury: "bury"}
+ITEM_BY_ITEM = "items"
+DONE = Complete()
 ANSWERS = {answer.value: answer for answer in Answer}
 VERDICTS = {verdict.value: verdict for verdict in Verdict}
 
@@ -34,24 +36,69 @@ async def settle(
     engine: PostgresEngine, settlements: Sequence[Settlement], then: Sequence[Want]
 ) -> tuple[list[Settled], list[Claimed | Nothing] | None]:
     """The answers; and the claims, or None if something must be done before one can claim."""
-    columns = columns_of(settlements)
     text = wants_text(then) if then else None
     unsure = False
 
-    async def work(connection: Connection, again: bool) -> Any:
+    async def work(connection: Connection, again: bool) -> tuple[list[Settled], list[Any], list[Any]]:
         nonlocal unsure
         unsure = again
         held = await claim_again(engine, connection, then) if again and then else []
-        rows = await connection.fetch(engine.sql.settle, *columns, None if held else text, engine.draw, engine.now)
-        return rows, held
+        wants = None if held else text
+        leases = None if again else _only_done(settlements)
+        if leases is not None:
+            rows = await connection.fetch(engine.sql.settle_done, *_ranges(leases), wants, engine.draw, engine.now)
+            if rows[0]["signal"] != ITEM_BY_ITEM:
+                return _all_done(settlements, leases, rows[0]["ended"]), rows, held
+        rows = await connection.fetch(engine.sql.settle, *columns_of(settlements), wants, engine.draw, engine.now)
+        return answers_from(rows[0], len(settlements), unsure=unsure), rows, held
 
-    rows, held = await engine.call("settle", work)
-    answers = answers_from(rows[0], len(settlements), unsure=unsure)
+    answers, rows, held = await engine.call("settle", work)
     if held:
         return answers, claimed_from(engine, held, then)
     if rows[0]["signal"] is not None:
         return answers, None
     return answers, claimed_from(engine, rows[1:], then)
+
+
+Leases = dict[tuple[str, int], list[int]]
+"""Offsets by token and lane."""
+
+
+def _only_done(settlements: Sequence[Settlement]) -> Leases | None:
+    """The offsets by lease, if all that is said is that they were completed, each once."""
+    leases: Leases = {}
+    for each in settlements:
+        if each.report != DONE or each.started_at is not None:
+            return None
+        leases.setdefault((each.token, each.lane), []).append(each.offset)
+    if any(len(set(offsets)) < len(offsets) for offsets in leases.values()):
+        return None
+    return leases
+
+
+def _ranges(leases: Leases) -> tuple[list[str], list[int], list[str]]:
+    return (
+        [token for token, _ in leases],
+        [lane for _, lane in leases],
+        ["{" + ",".join(f"[{first},{last})" for first, last in _parts(sorted(o))) + "}" for o in leases.values()],
+    )
+
+
+def _parts(offsets: list[int]) -> Iterator[tuple[int, int]]:
+    first = last = offsets[0]
+    for offset in offsets:
+        if offset > last + 1:
+            yield first, last + 1
+            first = offset
+        last = offset
+    yield first, last + 1
+
+
+def _all_done(settlements: Sequence[Settlement], leases: Leases, ended: list[bool]) -> list[Settled]:
+    by_lease = {
+        lease: Settled(Answer.SETTLED, Verdict.COMPLETED, over) for lease, over in zip(leases, ended, strict=True)
+    }
+    return [by_lease[each.token, each.lane] for each in settlements]
 
 
 def columns_of(settlements: Sequence[Settlement]) -> tuple[list[Any], ...]:

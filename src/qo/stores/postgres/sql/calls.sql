@@ -11,8 +11,8 @@ SELECT answer FROM qo.nonces WHERE nonce = $1;
 INSERT INTO qo.nonces (nonce, at, answer) VALUES ($1, coalesce($2, clock_timestamp()), $3);
 
 -- name: claim
-SELECT (d).want, (d).lane_id, (d)."offset", (d).id, (d).queue, (d).key, (d).kind, (d).payload, (d).headers, (d).priority,
-       (d).attempt, (d).created_at, (d).due_at, (d).entered_at, (d).expires_at, (d).retry_of, wait, owner_limited, signal
+SELECT want, lane_id, "offset", id, queue, key, kind, payload, headers, priority, attempt, created_at, due_at, entered_at,
+       expires_at, retry_of, wait, owner_limited, signal
 FROM qo.claim($1, $2, $3, $4);
 
 -- name: claimed
@@ -33,11 +33,16 @@ LEFT JOIN qo.retries r ON r.cursor_id = c.id AND r."offset" = m."offset" AND r.t
 WHERE e.token = $1 AND e.ended_at IS NULL ORDER BY e.claimed_at, e.lane_id, t.place, t."offset";
 
 -- name: settle
-SELECT (d).want, (d).lane_id, (d)."offset", (d).id, (d).queue, (d).key, (d).kind, (d).payload, (d).headers, (d).priority,
-       (d).attempt, (d).created_at, (d).due_at, (d).entered_at, (d).expires_at, (d).retry_of, wait, owner_limited, signal,
+SELECT want, lane_id, "offset", id, queue, key, kind, payload, headers, priority, attempt, created_at, due_at, entered_at,
+       expires_at, retry_of, wait, owner_limited, signal,
        (SELECT array_agg((x).number) FROM unnest(answers) x) AS numbers, (SELECT array_agg((x).answer) FROM unnest(answers) x) AS answers,
        (SELECT array_agg((x).verdict) FROM unnest(answers) x) AS verdicts, (SELECT array_agg((x).ended) FROM unnest(answers) x) AS ended
 FROM qo.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+
+-- name: settle_done
+SELECT want, lane_id, "offset", id, queue, key, kind, payload, headers, priority, attempt, created_at, due_at, entered_at,
+       expires_at, retry_of, wait, owner_limited, signal, ended
+FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, $5, $6);
 
 -- name: extend
 SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend($1, $2, $3, $4, $5, $6);

@@ -16,24 +16,13 @@ CREATE TYPE qo.want AS (
     at_delivery boolean
 );
 
--- A message that a claim delivers.
-CREATE TYPE qo.delivery AS (
+-- What a claim took of one lane, in the order in which it is delivered.
+CREATE TYPE qo.haul AS (
     want integer,
     lane_id bigint,
-    "offset" bigint,
-    id uuid,
-    queue text,
-    key text,
-    kind text,
-    priority integer,
-    payload bytea,
-    headers text,
-    attempt integer,
-    created_at timestamptz,
-    due_at timestamptz,
-    entered_at timestamptz,
-    expires_at timestamptz,
-    retry_of uuid
+    offsets bigint[],
+    attempts integer[],             -- that each had before
+    expires_at timestamptz
 );
 
 -- Resolve wants. `signal` says what must be done first, in a transaction of its own: join a group, move intake, let
@@ -120,13 +109,14 @@ $$;
 
 -- Serve one want. Open cursors were locked by the caller; keyed ones are locked here, those of others are skipped.
 CREATE FUNCTION qo.serve(w qo.want, p_draw double precision, p_now timestamptz,
-                         OUT deliveries qo.delivery[], OUT contended boolean, OUT met_fragile boolean) LANGUAGE plpgsql AS $$
+                         OUT hauls qo.haul[], OUT contended boolean, OUT met_fragile boolean) LANGUAGE plpgsql AS $$
 DECLARE
     v_passed bigint[] := '{}';
     v_lanes integer := 0;
     v_fragile boolean := qo.may_take_fragile(w.owner, p_now);
     v_before boolean;
-    v_got qo.delivery[];
+    v_haul qo.haul;
+    v_count integer := 0;
     v_took boolean;
     v_limit integer;
     v_room integer;
@@ -135,12 +125,12 @@ DECLARE
     v_id bigint;
     c qo.cursors;
 BEGIN
-    deliveries := '{}';
+    hauls := '{}';
     contended := false;
     met_fragile := false;
     PERFORM qo.look_again(w, p_now);
     WHILE v_again LOOP
-        v_room := w.messages - cardinality(deliveries);
+        v_room := w.messages - v_count;
         v_limit := least(v_room, coalesce(w.lanes - v_lanes, v_room));
         EXIT WHEN v_limit <= 0;
         v_candidates := qo.candidates(w, v_limit + cardinality(v_passed), v_passed, v_fragile, p_now);
@@ -159,21 +149,25 @@ BEGIN
             END IF;
             v_again := true;
             v_before := v_fragile;
-            v_room := w.messages - cardinality(deliveries);
+            v_room := w.messages - v_count;
             IF c.keyed AND c.losses >= 2 AND NOT v_fragile THEN
                 met_fragile := true;
                 v_took := false;
             ELSE
-                SELECT t.got, t.fragile INTO v_got, v_fragile FROM qo.take(w, c, v_room, v_fragile, p_draw, p_now) t;
-                v_took := cardinality(v_got) > 0;
-                deliveries := deliveries || v_got;
-                v_lanes := v_lanes + v_took::integer;
+                SELECT (t.got).*, t.fragile INTO v_haul.want, v_haul.lane_id, v_haul.offsets, v_haul.attempts, v_haul.expires_at, v_fragile
+                FROM qo.take(w, c, v_room, v_fragile, p_draw, p_now) t;
+                v_took := v_haul.lane_id IS NOT NULL;
+                IF v_took THEN
+                    hauls := hauls || v_haul;
+                    v_count := v_count + cardinality(v_haul.offsets);
+                    v_lanes := v_lanes + 1;
+                END IF;
             END IF;
             -- Full; or lanes look different now; or one gave nothing, and a better one may not be listed.
-            EXIT WHEN cardinality(deliveries) >= w.messages OR v_lanes >= w.lanes OR v_before <> v_fragile OR NOT v_took;
+            EXIT WHEN v_count >= w.messages OR v_lanes >= w.lanes OR v_before <> v_fragile OR NOT v_took;
         END LOOP;
     END LOOP;
-    IF cardinality(deliveries) = 0 AND NOT contended THEN
+    IF v_count = 0 AND NOT contended THEN
         contended := qo.left_unsure(w);
     END IF;
 END $$;
@@ -233,7 +227,7 @@ END $$;
 
 -- Take what a lane, whose cursor is locked, has for a want.
 CREATE FUNCTION qo.take(w qo.want, c qo.cursors, p_room integer, p_fragile boolean, p_draw double precision, p_now timestamptz,
-                        OUT got qo.delivery[], OUT fragile boolean) LANGUAGE plpgsql AS $$
+                        OUT got qo.haul, OUT fragile boolean) LANGUAGE plpgsql AS $$
 DECLARE
     q qo.queues;
     l qo.lanes;
@@ -256,7 +250,6 @@ DECLARE
     m record;
 BEGIN
     fragile := p_fragile;
-    got := '{}';
     SELECT * INTO STRICT l FROM qo.lanes WHERE id = c.lane_id;
     SELECT * INTO STRICT q FROM qo.queues WHERE id = l.queue_id;
     v_expires := p_now + make_interval(secs => coalesce(w.lease, (q.rules ->> 'lease')::double precision));
@@ -347,15 +340,13 @@ BEGIN
         END IF;
     END IF;
     IF cardinality(v_offsets) = 0 THEN RETURN; END IF;
-    got := ARRAY(SELECT (w.number, c.lane_id, t."offset", t.id, q.name, l.key, coalesce(t.kind, l.kind), coalesce(t.priority, l.priority),
-                         t.payload, t.headers, o.attempts + 1, t.created_at, t.due_at, t.entered_at, v_expires, t.retry_of)::qo.delivery
-                 FROM unnest(v_offsets, v_attempts) WITH ORDINALITY AS o ("offset", attempts, number) CROSS JOIN LATERAL (
-                     SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" = o."offset" LIMIT 1) t ORDER BY o.number);
+    got := (w.number, c.lane_id, v_offsets, v_attempts, v_expires);
     IF w.at_delivery THEN
         PERFORM qo.finish(q, c.group_id, c.lane_id, v_offsets, array_fill('succeeded'::text, ARRAY[cardinality(v_offsets)]),
                           ARRAY(SELECT a + 1 FROM unnest(v_attempts) WITH ORDINALITY x (a, n) ORDER BY n), '{}', '{}', '{}', w.owner, '{}', p_now);
     ELSIF q.rules ->> 'history' = 'full' AND c.group_id = q.default_group_id THEN
-        PERFORM qo.record_events(ARRAY(SELECT (d).id FROM unnest(got) d), 'assigned', coalesce(w.owner, ''), p_now);
+        PERFORM qo.record_events(ARRAY(SELECT (SELECT t.id FROM qo.messages t WHERE t.lane_id = c.lane_id AND t."offset" = o) FROM unnest(v_offsets) o),
+                                 'assigned', coalesce(w.owner, ''), p_now);
     END IF;
 END $$;
 
@@ -417,7 +408,10 @@ $$;
 -- Serve wants whose open cursors are locked. A want that got nothing has one row, with how long to wait before asking
 -- again: a length, because the asker's clock may not be ours.
 CREATE FUNCTION qo.serve_all(p_wants jsonb, p_resolved qo.want[], p_more boolean, p_draw double precision, p_now timestamptz)
-RETURNS TABLE (d qo.delivery, wait interval, owner_limited boolean) LANGUAGE plpgsql AS $$
+RETURNS TABLE (want integer, lane_id bigint, "offset" bigint, id uuid, queue text, key text, kind text, payload bytea, headers text,
+               priority integer, attempt integer, created_at timestamptz, due_at timestamptz, entered_at timestamptz,
+               expires_at timestamptz, retry_of uuid, wait interval, owner_limited boolean) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     w qo.want;
     s record;
@@ -425,16 +419,22 @@ DECLARE
 BEGIN
     FOREACH w IN ARRAY p_resolved LOOP
         s := qo.serve(w, p_draw, p_now);
-        IF cardinality(s.deliveries) > 0 THEN
-            RETURN QUERY SELECT x, NULL::interval, false FROM unnest(s.deliveries) x;
+        IF cardinality(s.hauls) > 0 THEN
+            RETURN QUERY SELECT h.want, h.lane_id, m."offset", m.id, q.name, l.key, coalesce(m.kind, l.kind), m.payload, m.headers,
+                   coalesce(m.priority, l.priority), o.attempts + 1, m.created_at, m.due_at, m.entered_at, h.expires_at, m.retry_of,
+                   NULL::interval, false
+            FROM unnest(s.hauls) WITH ORDINALITY AS h (want, lane_id, offsets, attempts, expires_at, number)
+            CROSS JOIN LATERAL (SELECT * FROM qo.lanes x WHERE x.id = h.lane_id LIMIT 1) l
+            CROSS JOIN LATERAL (SELECT * FROM qo.queues x WHERE x.id = l.queue_id LIMIT 1) q
+            CROSS JOIN LATERAL unnest(h.offsets, h.attempts) WITH ORDINALITY AS o ("offset", attempts, number)
+            CROSS JOIN LATERAL (SELECT * FROM qo.messages x WHERE x.lane_id = h.lane_id AND x."offset" = o."offset" LIMIT 1) m
+            ORDER BY h.number, o.number;
         ELSE
-            d := NULL;
-            d.want := w.number;
-            owner_limited := s.met_fragile;
-            wait := CASE WHEN p_more THEN interval '0'  -- there is more to bring up to date
-                         WHEN s.contended THEN make_interval(secs => 0.005 + 0.015 * random())
-                         ELSE qo.next_moment(w, qo.unpaused(p_wants -> w.number), s.met_fragile, p_now) - p_now END;
-            RETURN NEXT;
+            RETURN QUERY SELECT w.number, NULL::bigint, NULL::bigint, NULL::uuid, NULL::text, NULL::text, NULL::text, NULL::bytea, NULL::text,
+                NULL::integer, NULL::integer, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, NULL::uuid,
+                CASE WHEN p_more THEN interval '0'  -- there is more to bring up to date
+                     WHEN s.contended THEN make_interval(secs => 0.005 + 0.015 * random())
+                     ELSE qo.next_moment(w, qo.unpaused(p_wants -> w.number), s.met_fragile, p_now) - p_now END, s.met_fragile;
         END IF;
     END LOOP;
     v_groups := ARRAY(SELECT DISTINCT g.id FROM unnest(p_resolved) x CROSS JOIN unnest(x.fronts) f JOIN qo.groups g ON g.id = f
@@ -450,7 +450,10 @@ $$;
 
 -- Claim. `signal` in the one row that comes back says what must be done first.
 CREATE FUNCTION qo.claim(p_wants jsonb, p_moved boolean, p_draw double precision, p_now timestamptz)
-RETURNS TABLE (d qo.delivery, wait interval, owner_limited boolean, signal text) LANGUAGE plpgsql AS $$
+RETURNS TABLE (want integer, lane_id bigint, "offset" bigint, id uuid, queue text, key text, kind text, payload bytea, headers text,
+               priority integer, attempt integer, created_at timestamptz, due_at timestamptz, entered_at timestamptz,
+               expires_at timestamptz, retry_of uuid, wait interval, owner_limited boolean, signal text) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     r record := qo.read_wants(p_wants, v_now, p_moved);

@@ -353,12 +353,75 @@ BEGIN
     END IF;
 END $$;
 
+-- The common case of `settle`: messages of open lanes that were all completed, with no more to say of them, as ranges by
+-- lease. Signal 'items': it is not that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
+CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_wants jsonb, p_draw double precision,
+                               p_now timestamptz)
+RETURNS TABLE (want integer, lane_id bigint, "offset" bigint, id uuid, queue text, key text, kind text, payload bytea, headers text,
+               priority integer, attempt integer, created_at timestamptz, due_at timestamptz, entered_at timestamptz,
+               expires_at timestamptz, retry_of uuid, wait interval, owner_limited boolean,
+               signal text, ended boolean[]) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    r record := qo.read_wants(coalesce(p_wants, '[]'), v_now, false);
+    v_open bigint[] := '{}';
+    v_cursors bigint[] := ARRAY(SELECT (SELECT e.cursor_id FROM qo.leases e WHERE e.token = i.token AND e.lane_id = i.lane)
+                                FROM unnest(p_tokens, p_lanes) AS i (token, lane));
+    v_ended boolean[] := '{}';
+    v_over boolean;
+    v_offsets bigint[];
+    e qo.leases;
+    q qo.queues;
+BEGIN
+    IF r.signal IS NULL THEN v_open := qo.open_cursors(r.wants, v_now); END IF;
+    PERFORM FROM qo.cursors WHERE id = ANY (v_open || v_cursors) ORDER BY id FOR UPDATE;
+    v_now := coalesce(p_now, clock_timestamp());
+    FOR n IN 1..cardinality(p_tokens) LOOP
+        PERFORM FROM qo.leases e WHERE e.token = p_tokens[n] AND e.lane_id = p_lanes[n] AND NOT e.at_delivery AND e.ended_at IS NULL
+            AND e.expires_at > v_now AND p_done[n] <@ int8range(e.from_offset, e.to_offset) AND NOT p_done[n] && e.settled
+            AND NOT (SELECT c.keyed FROM qo.cursors c WHERE c.id = e.cursor_id) FOR UPDATE;
+        IF NOT FOUND THEN
+            signal := 'items';
+            RETURN NEXT;
+            RETURN;
+        END IF;
+    END LOOP;
+    FOR n IN 1..cardinality(p_tokens) LOOP
+        SELECT * INTO STRICT e FROM qo.leases WHERE token = p_tokens[n] AND lane_id = p_lanes[n];
+        SELECT k.* INTO STRICT q FROM qo.queues k WHERE k.id = (SELECT l.queue_id FROM qo.lanes l WHERE l.id = e.lane_id);
+        v_over := e.settled + p_done[n] @> int8range(e.from_offset, e.to_offset)
+            AND NOT (cardinality(e.retried) > 0 AND EXISTS (SELECT FROM qo.retries t WHERE t.cursor_id = e.cursor_id AND t.token = e.token));
+        v_ended := v_ended || v_over;
+        v_offsets := ARRAY(SELECT generate_series(lower(part), upper(part) - 1) FROM unnest(p_done[n]) part);
+        PERFORM qo.finish(q, e.group_id, e.lane_id, v_offsets, array_fill('succeeded'::text, ARRAY[cardinality(v_offsets)]),
+                          array_fill(1, ARRAY[cardinality(v_offsets)]), '{}', '{}', '{}', e.owner,
+                          CASE WHEN e.started IS NULL THEN '{}' ELSE ARRAY(SELECT (e.started ->> o::text)::timestamptz FROM unnest(v_offsets) o) END,
+                          v_now);
+        INSERT INTO qo.settlements (token, lane_id, verdict, offsets) VALUES (e.token, e.lane_id, 'completed', p_done[n]);
+        UPDATE qo.leases SET settled = e.settled + p_done[n], ended_at = CASE WHEN v_over THEN v_now END,
+            fragile = CASE WHEN NOT v_over THEN e.fragile END
+        WHERE token = e.token AND lane_id = e.lane_id;
+        IF v_over AND e.fragile IS NOT NULL THEN PERFORM qo.tell(NULL); END IF;
+    END LOOP;
+    signal := r.signal;
+    ended := v_ended;
+    RETURN NEXT;
+    IF r.signal IS NULL THEN
+        RETURN QUERY SELECT s.*, NULL::text, NULL::boolean[] FROM qo.serve_all(p_wants, r.wants, r.more, p_draw, v_now) s;
+    END IF;
+END $$;
+
 -- Settle, then claim on, in one commit. All cursors that either may wait for are locked in one pass by id. The settles'
 -- answers come in the first row.
 CREATE FUNCTION qo.settle(p_tokens text[], p_lanes bigint[], p_offsets bigint[], p_whats text[], p_errors text[],
                           p_afters double precision[], p_results bytea[], p_started timestamptz[], p_wants jsonb, p_draw double precision,
                           p_now timestamptz)
-RETURNS TABLE (answers qo.taken[], d qo.delivery, wait interval, owner_limited boolean, signal text) LANGUAGE plpgsql AS $$
+RETURNS TABLE (want integer, lane_id bigint, "offset" bigint, id uuid, queue text, key text, kind text, payload bytea, headers text,
+               priority integer, attempt integer, created_at timestamptz, due_at timestamptz, entered_at timestamptz,
+               expires_at timestamptz, retry_of uuid, wait interval, owner_limited boolean,
+               signal text, answers qo.taken[]) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     r record := qo.read_wants(coalesce(p_wants, '[]'), v_now, false);
@@ -373,7 +436,7 @@ BEGIN
     signal := r.signal;
     RETURN NEXT;
     IF r.signal IS NULL THEN
-        RETURN QUERY SELECT NULL::qo.taken[], s.*, NULL::text FROM qo.serve_all(p_wants, r.wants, r.more, p_draw, v_now) s;
+        RETURN QUERY SELECT s.*, NULL::text, NULL::qo.taken[] FROM qo.serve_all(p_wants, r.wants, r.more, p_draw, v_now) s;
     END IF;
 END $$;
 
