@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import asyncpg
 import msgspec
@@ -16,8 +18,8 @@ from qo.stores.postgres.pool import Connection
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
 
-LAPSE = "qo: lapse"
-LAPSE_LIMIT = 1000
+LAPSE = re.compile(r"qo: lapse (\S+)")
+"""What the server says if it must know how a message stands whose lease has run out."""
 
 Lane = tuple[str, str | None, str | None, int | None]
 """A lane's name: its queue, and its key or its kind and priority."""
@@ -139,10 +141,10 @@ async def _push_any(engine: PostgresEngine, connection: Connection, messages: Se
             async with _undone_on_error(connection):
                 rows = await connection.fetch(engine.sql.push_any, *columns, engine.now)
         except asyncpg.RaiseError as error:
-            if LAPSE not in str(error):
+            found = LAPSE.search(str(error))
+            if found is None:
                 raise
-            queues = sorted({m.queue for m in messages if m.dedupe is not None})
-            await connection.fetchval(engine.sql.lapse_queues, queues, LAPSE_LIMIT, engine.draw, engine.now)
+            await connection.fetchval(engine.sql.lapse_over, UUID(found[1]).bytes, engine.draw, engine.now)
             continue
         return [_answer(message, row) for message, row in zip(messages, rows, strict=True)]
 

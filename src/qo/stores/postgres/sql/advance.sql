@@ -192,3 +192,22 @@ BEGIN
     RETURN v_room <= 0 OR EXISTS (SELECT FROM qo.cursors WHERE group_id = ANY (p_groups) AND due_at <= v_now AND due_at IS NOT NULL AND keyed)
         OR EXISTS (SELECT FROM qo.leases WHERE group_id = ANY (p_groups) AND ended_at IS NULL AND expires_at <= v_now);
 END $$;
+
+-- Give back the lease that has run out over one message of the default group, because a push must know how it stands.
+CREATE FUNCTION qo.lapse_over(p_id uuid, p_draw double precision, p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz;
+    v_place record := qo.place_of(p_id);
+    q qo.queues;
+    c qo.cursors;
+    e qo.leases;
+BEGIN
+    SELECT k.* INTO q FROM qo.queues k WHERE k.id = (SELECT l.queue_id FROM qo.lanes l WHERE l.id = v_place.lane_id);
+    SELECT * INTO c FROM qo.cursors WHERE lane_id = v_place.lane_id AND group_id = q.default_group_id FOR UPDATE;
+    v_now := coalesce(p_now, clock_timestamp());
+    SELECT * INTO e FROM qo.lease_over(c, v_place."offset");
+    IF e.expires_at <= v_now THEN
+        PERFORM qo.lapse_lease(q, c, e, 2147483647, p_draw, v_now);
+        PERFORM qo.tell(ARRAY[q.name]);
+    END IF;
+END $$;

@@ -63,9 +63,8 @@ SELECT qo.enter_due($1, $2, $3);
 -- name: lapse
 SELECT qo.lapse($1, $2, $3, $4);
 
--- name: lapse_queues
--- Bring the default groups of some queues up to date.
-SELECT qo.lapse(ARRAY(SELECT default_group_id FROM qo.queues WHERE name = ANY ($1::text[])), $2, $3, $4);
+-- name: lapse_over
+SELECT qo.lapse_over($1, $2, $3);
 
 -- name: tidy_lanes
 SELECT qo.tidy_lanes($1, $2, $3);
@@ -158,7 +157,7 @@ SELECT coalesce(sum((qo.tail_of(c.lane_id)).tail - p.position
            - (SELECT count(*) FROM qo.addressed a WHERE a.lane_id = c.lane_id AND a."offset" >= p.position AND a.group_id <> $1
                 AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = a."offset"))), 0)::bigint,
        min(coalesce(CASE WHEN c.keyed THEN c.head_entered_at END,
-           (SELECT m.entered_at FROM qo.messages m WHERE m.lane_id = c.lane_id AND m."offset" >= p.position ORDER BY m."offset" LIMIT 1)))
+           (qo.head_from(c, p.position)).entered_at))
 FROM qo.cursors c CROSS JOIN LATERAL (SELECT CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END AS position) p
 WHERE c.group_id = $1 AND c.state <> 'idle';
 

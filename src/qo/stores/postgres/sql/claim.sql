@@ -210,18 +210,24 @@ BEGIN
                 SELECT * FROM qo.cursors o WHERE o.group_id = g AND o.head_kind = kind AND o.keyed AND o.state = 'ready'
                 ORDER BY o.head_priority DESC, o.head_entered_at, o.lane_id LIMIT p_limit) c
             UNION ALL
-            SELECT c.id, l.priority, coalesce(r.entered_at, m.entered_at), c.lane_id
+            -- An open lane's head is its first due retry, else its first fresh message; one that has only messages to be passed
+            -- is taken too, so that they are.
+            SELECT c.id, l.priority, coalesce(r.entered_at, m.entered_at, p.entered_at), c.lane_id
             FROM unnest(w.fronts) g
             CROSS JOIN LATERAL (SELECT o.* FROM qo.cursors o WHERE o.group_id = g AND NOT o.keyed AND o.state = 'ready'
                                 UNION SELECT o.* FROM qo.cursors o WHERE o.id IN (SELECT t.cursor_id FROM qo.retries t
                                     WHERE t.group_id = g AND t.token IS NULL AND t.due_at <= p_now AND (t.losses < 2 OR p_fragile))) c
             JOIN qo.lanes l ON l.id = c.lane_id AND (w.kinds IS NULL OR l.kind = ANY (w.kinds))
+            CROSS JOIN LATERAL (SELECT qo.position_of((SELECT x FROM qo.cursors x WHERE x.id = c.id)) AS position) at
             LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.retries t WHERE t.cursor_id = c.id AND t.token IS NULL AND t.due_at <= p_now
                                AND (t.losses < 2 OR p_fragile) ORDER BY t.due_at, t."offset" LIMIT 1) r ON true
             LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.messages t WHERE r.entered_at IS NULL AND t.lane_id = c.lane_id
-                               AND t."offset" >= qo.position_of((SELECT x FROM qo.cursors x WHERE x.id = c.id))
+                               AND t."offset" >= at.position AND (t.group_id IS NULL OR t.group_id = c.group_id)
+                               AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = t."offset")
                                ORDER BY t."offset" LIMIT 1) m ON true
-            WHERE coalesce(r.entered_at, m.entered_at) IS NOT NULL
+            LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.messages t WHERE r.entered_at IS NULL AND m.entered_at IS NULL
+                               AND t.lane_id = c.lane_id AND t."offset" >= at.position ORDER BY t."offset" LIMIT 1) p ON true
+            WHERE coalesce(r.entered_at, m.entered_at, p.entered_at) IS NOT NULL
         ) k WHERE k.id <> ALL (p_passed) ORDER BY k.head_priority DESC, k.head_entered_at, k.lane_id);
 END $$;
 

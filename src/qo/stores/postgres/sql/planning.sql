@@ -7,7 +7,8 @@ DECLARE
 BEGIN
     FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'qo.queues'::regclass)
              AND p.proname IN ('push_plain', 'push_any', 'claim', 'settle', 'settle_done', 'extend', 'enter_due', 'lapse', 'tidy_lanes', 'tidy_rest',
-                               'cancel', 'seek', 'join_group', 'watch', 'lock_lanes', 'retry_dead') LOOP
+                               'cancel', 'seek', 'join_group', 'watch', 'lock_lanes', 'retry_dead',
+                               'lapse_over') LOOP
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', f);
         EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', f);
         EXECUTE format('ALTER FUNCTION %s SET enable_bitmapscan = off', f);

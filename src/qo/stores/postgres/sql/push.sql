@@ -174,7 +174,7 @@ CREATE FUNCTION qo.scope_of(p_dedupe jsonb, p_key text, p_kind text, p_priority 
 $$;
 
 -- Take a dedupe key for a message, or find who holds it. The caller has locked the key's row, or inserts it here.
--- Raises `qo: lapse` if that can only be told after a lease that has run out was given back.
+-- Raises `qo: lapse`, and the holder, if that can only be told after a lease that has run out was given back.
 CREATE FUNCTION qo.holder(q qo.queues, p_dedupe jsonb, p_scope text, p_id uuid, p_on_the_way uuid[], p_now timestamptz)
 RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
@@ -192,7 +192,7 @@ BEGIN
             v_finished := false;
         ELSE
             v_finished := qo.is_finished(q, d.message_id, p_now);
-            IF v_finished IS NULL THEN RAISE EXCEPTION 'qo: lapse'; END IF;
+            IF v_finished IS NULL THEN RAISE EXCEPTION 'qo: lapse %', d.message_id; END IF;
         END IF;
         IF NOT v_finished THEN RETURN d.message_id; END IF;
     END IF;
