@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from qo.client.payload import RAW, encoded, marked
+from qo.client.payload import RAW, encoded, encoded_quickly, marked
 from qo.core.errors import Invalid
 from qo.core.message import Dedupe, MessageId, NewMessage, check_due_at
 from qo.core.names import DEFAULT_KIND
@@ -72,3 +73,27 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         if delay < timedelta(0):
             raise Invalid("delay", f"must not be negative, not {self.delay}")
         return now + delay
+
+
+_options = attrgetter("kind", "key", "priority", "delay", "due_at", "dedupe", "headers", "ttl")
+_payload = attrgetter("payload")
+NO_MORE = (None,) * 5
+
+
+def addressed(batch: Sequence[Message], queue: str, ids: Sequence[MessageId], now: datetime) -> list[NewMessage]:
+    """Check messages and turn them into what the store takes; quickly, if they differ in their payloads alone."""
+    payloads = _plain_payloads(batch)
+    if payloads is None:
+        return [message.addressed(queue, id, now) for message, id in zip(batch, ids, strict=True)]
+    kind, key, priority = batch[0].kind, batch[0].key, batch[0].priority
+    return [NewMessage(id, queue, payload, kind, key, priority) for id, payload in zip(ids, payloads, strict=True)]
+
+
+def _plain_payloads(batch: Sequence[Message]) -> list[bytes] | None:
+    """The payloads as JSON, if that and one kind, key and priority is all that the messages say."""
+    if not batch:
+        return None
+    first = _options(batch[0])
+    if first[3:] != NO_MORE or not all(map(first.__eq__, map(_options, batch))):
+        return None
+    return encoded_quickly(list(map(_payload, batch)))

@@ -15,7 +15,7 @@ from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.front import Front
 from qo.client.job import JobHandle
-from qo.client.outgoing import Message
+from qo.client.outgoing import Message, addressed
 from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Start, read_start
 from qo.core.lease import Claimed, Complete, LeaseToken, Verdict, Want
@@ -96,7 +96,7 @@ class Queue:
         if not all(issubclass(kind, Message) for kind in set(map(type, batch))):
             raise Invalid("messages", "must be qo.Message objects; wrap each payload in one")
         ids = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), len(batch))
-        return [message.addressed(self.name, id, now) for message, id in zip(batch, ids, strict=True)]
+        return addressed(batch, self.name, ids, now)
 
     async def submit(self, kind: str, payload: Any = None, **options: Any) -> JobHandle:
         """Push a job of a kind: `push` with the kind first."""

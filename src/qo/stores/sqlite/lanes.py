@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import NamedTuple
 
 from qo.core.lane import CursorState, Filter, Start, StartAt
@@ -19,6 +20,8 @@ from qo.stores.sqlite.transaction import QueueRow, Row, Transaction, widened
 
 SQL = statements("lanes")
 APPEND_PLAIN = widened(SQL.append_plain, shared=4)
+
+_id, _payload = attrgetter("id"), attrgetter("payload")
 
 TIDY_REST = 60_000_000
 """A lane that changed is looked at by housekeeping a minute later, not sooner."""
@@ -125,10 +128,9 @@ def append(tx: Transaction, queue: QueueRow, lane: Lane, entries: Sequence[Entry
 
 def append_plain(tx: Transaction, queue: QueueRow, lane: Lane, messages: Sequence[NewMessage]) -> None:
     """The same for messages that say nothing but their payload, in fewer and wider statements."""
-    own: list[bytes] = []
-    for message in messages:
-        own += (message.id, message.payload)
-    ids = own[::2]
+    ids: list[bytes] = list(map(_id, messages))
+    own = ids * 2
+    own[::2], own[1::2] = ids, map(_payload, messages)
     place(tx, lane.id, lane.tail, ids)
     shared = (lane.id, lane.tail, lane.enters_at(tx.now), tx.now)
     tx.run_wide(APPEND_PLAIN, shared, own, len(messages), step=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import msgspec
 
 from qo.core.errors import TooLarge
@@ -61,6 +63,8 @@ def _recalled(messages: tuple[NewMessage, ...], remembered: Remembered) -> list[
 
 def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
     """Judge each message, then append lane by lane: few statements for all of a lane."""
+    if _are_alike(messages) and not tx.careful and _push_alike(tx, messages):
+        return [Stored(message.id) for message in messages]
     answers: list[Pushed] = []
     arrivals: Arrivals = {}
     adorned: set[LaneKey] = set()  # lanes to which more than payloads come
@@ -92,6 +96,31 @@ def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
         queue = queue_to_use(tx, lane[0])
         _append(tx, queue, lane_to_use(tx, queue, LaneName(*lane[1:])), arriving, plain=lane not in adorned)
     return answers
+
+
+_what_is_said = attrgetter("queue", "kind", "priority", "key", "headers", "due_at", "ttl", "dedupe")
+_payload = attrgetter("payload")
+NOTHING_MORE = (None,) * 5
+
+
+def _are_alike(messages: tuple[NewMessage, ...]) -> bool:
+    """Whether all go to one open lane and say nothing but their payload: the common batch, seen in one pass."""
+    if not messages:
+        return False
+    first = _what_is_said(messages[0])
+    if first[3:] != NOTHING_MORE:
+        return False
+    return len(messages) == 1 or all(map(first.__eq__, map(_what_is_said, messages)))
+
+
+def _push_alike(tx: Transaction, messages: tuple[NewMessage, ...]) -> bool:
+    """Append a batch of alike messages. Whether that could be done: all must be small enough, and live for ever."""
+    first = messages[0]
+    queue = queue_to_use(tx, first.queue)
+    if queue.settings.ttl is not None or max(map(len, map(_payload, messages))) > queue.settings.max_payload:
+        return False
+    append_plain(tx, queue, lane_to_use(tx, queue, LaneName(None, first.kind, first.priority)), messages)
+    return True
 
 
 def _settled_before_entry(
