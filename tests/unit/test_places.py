@@ -25,7 +25,7 @@ class Log:
         self.tx = self.begin()
 
     def begin(self) -> Transaction:
-        return Transaction(self.connection, 0, lambda: 0.5, set(), False)
+        return Transaction(self.connection, 0, lambda: 0.5, set(), False, {})
 
     def append(self, lane: int, ids: list[bytes]) -> None:
         tail = self.tx.value("SELECT tail FROM lanes WHERE id = ?", lane)

@@ -41,7 +41,7 @@ from qo.stores.sqlite.session import News, Probe, Session
 from qo.stores.sqlite.settle import settle
 from qo.stores.sqlite.tidy import tidy
 from qo.stores.sqlite.transact import transact
-from qo.stores.sqlite.transaction import Transaction
+from qo.stores.sqlite.transaction import QueueRow, Transaction
 from qo.stores.store import Hint
 
 MEMORY = ":memory:"
@@ -233,8 +233,8 @@ class SqliteEngine:
         connection.pragma("query_only", True)
         return connection
 
-    def _begin(self, connection: apsw.Connection, careful: bool) -> Transaction:
-        return Transaction(connection, micros(self._clock()), self._draw, self._watched, careful)
+    def _begin(self, connection: apsw.Connection, careful: bool, queues: dict[str, QueueRow]) -> Transaction:
+        return Transaction(connection, micros(self._clock()), self._draw, self._watched, careful, queues)
 
     def _news(self, tx: Transaction) -> News | None:
         """The hint that a commit sends, if it has one to send and somebody listens."""

@@ -19,7 +19,7 @@ import apsw
 
 from qo.core.errors import Closed, QoError
 from qo.stores.sqlite.failures import translated
-from qo.stores.sqlite.transaction import Transaction
+from qo.stores.sqlite.transaction import QueueRow, Transaction
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class Session:
     def __init__(
         self,
         connect: Callable[[], apsw.Connection],
-        begin: Callable[[apsw.Connection, bool], Transaction],
+        begin: Callable[[apsw.Connection, bool, dict[str, QueueRow]], Transaction],
         *,
         writes: bool,
         news: Callable[[Transaction], News | None],
@@ -67,6 +67,8 @@ class Session:
         self._begin_sql = "BEGIN IMMEDIATE" if writes else "BEGIN"
         self._news = news
         self._untold: list[News] = []
+        self._version: Any = None
+        self._queues: dict[str, QueueRow] = {}
         self._probe = probe
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._opened: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -141,19 +143,28 @@ class Session:
     def _commit(self, connection: apsw.Connection, calls: list[Call], *, careful: bool) -> list[Any]:
         connection.execute(self._begin_sql)
         try:
-            transaction = self._begin(connection, careful)
+            transaction = self._begin(connection, careful, self._known_queues(connection))
             values = [call.verb(transaction) for call in calls]
             self._told("before commit", calls)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            self._queues.clear()  # one that was created here is gone
             raise
         self._told("after commit", calls)
         news = self._news(transaction)
         if news is not None:
             self._untold.append(news)
         return values
+
+    def _known_queues(self, connection: apsw.Connection) -> dict[str, QueueRow]:
+        """Queues as earlier transactions read them; none, if another connection has written since."""
+        version = connection.execute("PRAGMA data_version").fetchone()
+        if version != self._version:
+            self._version = version
+            self._queues.clear()
+        return self._queues
 
     def _told(self, point: str, calls: list[Call]) -> None:
         if self._probe is not None:

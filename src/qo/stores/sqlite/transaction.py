@@ -42,7 +42,13 @@ class Transaction:
     """One transaction. Reads and writes go through here; so do hints, sent only if it commits."""
 
     def __init__(
-        self, connection: apsw.Connection, now: int, draw: Callable[[], float], watched: set[MessageId], careful: bool
+        self,
+        connection: apsw.Connection,
+        now: int,
+        draw: Callable[[], float],
+        watched: set[MessageId],
+        careful: bool,
+        queues: dict[str, QueueRow],
     ) -> None:
         self.now = now
         self.draw = draw
@@ -54,7 +60,7 @@ class Transaction:
         self.newest: Row | None = None  # row, lane and offset of the log's newest message, once known
         self._connection = connection
         self._execute = connection.execute
-        self._queues: dict[str, QueueRow] = {}
+        self._queues = queues
 
     @property
     def time(self) -> datetime:
@@ -108,7 +114,7 @@ class Transaction:
         return self._connection
 
     def queue(self, name: str) -> QueueRow | None:
-        """The queue of that name; read once per transaction."""
+        """The queue of that name; read once, and kept as long as nobody else writes."""
         known = self._queues.get(name)
         if known is None:
             row = self.row(_QUEUE, name)
