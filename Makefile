@@ -23,6 +23,7 @@ soak: $(READY)           ## everything at full length: mutants, 500 kills, long 
 
 bench: $(READY)          ## ratios against peers and limits, from one run
 	$(BIN)/python -m benchmarks.embedded
+	$(BIN)/python -m benchmarks.postgres
 
 clean:
 	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
