@@ -9,7 +9,19 @@ import pytest
 from qo.core.errors import Invalid
 from qo.core.lane import Filter
 from qo.core.lease import Claimed, LeaseToken, Nothing, Want
-from tests.conformance.saying import ORDERS, claim, done, failed, message, messages, nothing, payloads, settle, want
+from tests.conformance.saying import (
+    ORDERS,
+    answers,
+    claim,
+    done,
+    failed,
+    message,
+    messages,
+    nothing,
+    payloads,
+    settle,
+    want,
+)
 
 
 async def test_higher_priority_comes_first_then_the_oldest_head(store, clock):
@@ -172,3 +184,16 @@ def test_a_bad_want_names_its_field(options, field):
     with pytest.raises(Invalid) as raised:
         Want(**{"token": LeaseToken("t"), "queues": (ORDERS,), **options})
     assert raised.value.field == field
+
+
+async def test_a_want_that_met_only_dead_messages_holds_a_lease_when_it_asks_again(store, clock):
+    """A waiter asks again with the same token."""
+    asked = want()
+    await store.push([message(ttl=timedelta(seconds=5))])
+    clock.move(seconds=10)
+    [empty] = await store.claim([asked])
+    assert isinstance(empty, Nothing)
+    await store.push([message(payload=b"2")])
+    [claimed] = await store.claim([asked])
+    assert payloads(list(claimed.deliveries)) == [b"2"]
+    assert await answers(store, *map(done, claimed.deliveries)) == ["settled"]

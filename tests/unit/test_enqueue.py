@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
 import asyncpg
@@ -144,8 +145,6 @@ async def test_plain_sql_refuses_what_the_client_refuses(place, server, argument
 
 async def test_a_waiting_claim_is_woken_by_the_commit(place, server):
     queue, schema = place
-    import asyncio
-
     waiting = asyncio.create_task(queue.claim(wait=30))
     await asyncio.sleep(0.2)
     await asyncpg_way(server, schema, True)
@@ -178,6 +177,18 @@ async def test_a_duplicate_ends_as_canceled_and_names_the_first(place, server):
     assert await got(queue) == ["first"]
     [job] = [job for job in await queue.jobs() if job.id == second]
     assert (job.state, job.reason, job.error) == (qo.JobState.CANCELED, "duplicate", first.id)
+
+
+async def test_a_dedupe_key_held_under_a_lease_that_ran_out_stands_in_nobodys_way(place, server):
+    queue, schema = place
+    await queue.push("first", dedupe="d")
+    assert await queue.claim(lease=0.05)
+    await asyncio.sleep(0.1)
+    connection = await asyncpg.connect(server.url)
+    await qo.enqueue(connection, "mail", "second", dedupe="d", schema=schema)
+    await qo.enqueue(connection, "mail", "third", schema=schema)
+    await connection.close()
+    assert await got(queue) == ["first", "third"]
 
 
 def test_another_object_is_refused():

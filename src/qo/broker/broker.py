@@ -113,8 +113,10 @@ class Broker:
     def _heard(self, hint: Hint) -> None:
         self._counters.heard(hint.queues)
         self._claims.waiters.heard(hint.queues)
-        self._results.finished(hint.finished)
+        if hint.queues is None:
+            self._results.look_again()  # whoever says "anything" may have missed an end
+        else:
+            self._results.finished(hint.finished)
 
     def _others_wrote(self) -> None:
         self._heard(Hint(None))
-        self._results.look_again()

@@ -24,6 +24,9 @@ class RetryPolicy:
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
+        for name in ("delay", "max_delay"):
+            if not isinstance(getattr(self, name), timedelta):
+                raise Invalid(f"retry.{name}", f"must be a timedelta, not {type(getattr(self, name)).__name__}")
         if self.attempts < 1:
             raise Invalid("retry.attempts", f"must be at least 1, not {self.attempts}")
         if self.delay < timedelta(0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,8 @@ from qo.stores.postgres.pool import Connection
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
 
+ASK_AT_ONCE = {"lane_id": None, "wait": timedelta(0), "owner_limited": False, "signal": None}
+"""The row of a want that holds nothing, after a lost answer: nobody knows any more when it was to ask again."""
 NO_HEADERS: dict[str, str] = {}
 
 
@@ -83,5 +86,6 @@ async def claim_again(engine: PostgresEngine, connection: Connection, wants: Seq
     """After a lost answer: what the tokens hold. Nothing, if that claim took nothing or was never made."""
     rows: list[Any] = []
     for number, want in enumerate(wants):
-        rows += await connection.fetch(engine.sql.claimed, want.token, number)
-    return rows
+        held = await connection.fetch(engine.sql.claimed, want.token, number)
+        rows += held or [{**ASK_AT_ONCE, "want": number}]
+    return rows if any(row["lane_id"] is not None for row in rows) else []

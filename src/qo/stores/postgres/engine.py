@@ -9,6 +9,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Self, TypeVar
 
+import asyncpg
+
 from qo.core.errors import Invalid, NotFound, Unavailable
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
@@ -44,7 +46,7 @@ from qo.stores.postgres.claim import claim_again, claimed_from, wants_text
 from qo.stores.postgres.extend import extend
 from qo.stores.postgres.listener import Listener
 from qo.stores.postgres.pool import Connection, Pool
-from qo.stores.postgres.push import push, push_once
+from qo.stores.postgres.push import lapsing, push, push_once
 from qo.stores.postgres.settle import settle
 from qo.stores.postgres.statements import Statements
 from qo.stores.postgres.transact import transact
@@ -56,6 +58,8 @@ ADVANCE_LIMIT = 1000
 """Rows that one transaction brings in or gives back at most."""
 ADVANCE_ROUNDS = 50
 """Times that a claim makes way for what must come before it."""
+PATIENT_ROUNDS = 2
+"""After so many it takes what is there, though more keeps arriving, and is asked again at once if that is nothing."""
 TIDY_LANES = 100
 TIDY_ROWS = 1000
 WATCH_LENGTH = timedelta(days=1)
@@ -139,12 +143,12 @@ class PostgresEngine:
     async def claim(self, wants: Sequence[Want]) -> Sequence[Claimed | Nothing]:
         text = wants_text(wants)
         moved = False
-        for _ in range(ADVANCE_ROUNDS):
+        for number in range(ADVANCE_ROUNDS):
             rows = await self.call("claim", partial(self._claim, text, wants, moved))
             signal = rows[0]["signal"] if rows else None
             if signal is None:
                 return claimed_from(self, rows, wants)
-            moved = await self._make_way(signal, wants)
+            moved = await self._make_way(signal, wants) or number >= PATIENT_ROUNDS
         raise Unavailable("others kept this claim from being made; try again")
 
     async def settle(
@@ -306,7 +310,10 @@ class PostgresEngine:
             found = await claim_again(self, connection, wants)
             if found:
                 return found
-        rows: list[Any] = await connection.fetch(self.sql.claim, text, moved, self.draw, self.now)
+        try:
+            rows: list[Any] = await connection.fetch(self.sql.claim, text, moved, self.draw, self.now)
+        except asyncpg.UniqueViolationError:  # the first try was under way still when we looked, and was made after all
+            rows = await claim_again(self, connection, wants)
         return rows
 
     async def _make_way(self, signal: str, wants: Sequence[Want]) -> bool:
@@ -321,7 +328,8 @@ class PostgresEngine:
         text = wants_text(wants)
         if signal == "intake":
             names: list[str] = await connection.fetchval(self.sql.names_of_wants, text)
-            return bool(await connection.fetchval(self.sql.enter_due, names, ADVANCE_LIMIT, self.now))
+            entering = partial(connection.fetchval, self.sql.enter_due, names, ADVANCE_LIMIT, self.now)
+            return bool(await lapsing(self, connection, entering))
         groups = await connection.fetchval(self.sql.groups_of_wants, text)
         return bool(await connection.fetchval(self.sql.lapse, groups, ADVANCE_LIMIT, self.draw, self.now))
 
@@ -377,5 +385,6 @@ class PostgresEngine:
             now = self.local_now
             news = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), len(olds))
             if olds:
-                await connection.execute(self.sql.retry_dead, queue, group_id, olds, news, self.now)
+                retrying = partial(connection.execute, self.sql.retry_dead, queue, group_id, olds, news, self.now)
+                await lapsing(self, connection, retrying)
         return news

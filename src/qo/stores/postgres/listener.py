@@ -19,7 +19,7 @@ import asyncpg
 
 from qo.core.message import MessageId
 from qo.stores.postgres.failures import LOST, RETRIED
-from qo.stores.postgres.pool import Connection, Pool
+from qo.stores.postgres.pool import Connection, Pool, keep_alive
 from qo.stores.store import EVERYTHING, Hint
 
 log = logging.getLogger("qo.postgres")
@@ -27,7 +27,6 @@ log = logging.getLogger("qo.postgres")
 PROBE_SECONDS = 3.0
 FIRST_REST_SECONDS = 0.1
 LONGEST_REST_SECONDS = 10.0
-KEEPALIVE = {"tcp_keepalives_idle": "30", "tcp_keepalives_interval": "10", "tcp_keepalives_count": "3"}
 
 
 class Listener:
@@ -68,9 +67,7 @@ class Listener:
         arguments = self._pool.connect_arguments()
         connection: Connection = await asyncpg.connect(**arguments)
         try:
-            with contextlib.suppress(asyncpg.PostgresError):  # a Unix socket has no keepalive to set
-                for name, value in KEEPALIVE.items():
-                    await connection.execute(f"SET {name} = {value}")
+            keep_alive(connection)
             await connection.add_listener(self._channel, self._notified)
         except BaseException:
             connection.terminate()

@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import socket
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import asyncpg
 
-from qo.core.errors import Closed, Unavailable
+from qo.core.errors import Closed, Invalid, Unavailable
 from qo.stores.postgres.address import Address
 from qo.stores.postgres.failures import LOST, RETRIED, translated
 
@@ -35,11 +36,26 @@ DEADLINE_SECONDS = 30.0
 FIRST_REST_SECONDS = 0.02
 LONGEST_REST_SECONDS = 1.0
 CONNECT_TIMEOUT_SECONDS = 10.0
+KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000))
+"""A server that does not answer for about 25 seconds is gone."""
 
 
 async def set_up(connection: Connection) -> None:
     """Ids are bytes on both sides: no object is made of them."""
     await connection.set_type_codec("uuid", schema="pg_catalog", encoder=bytes, decoder=bytes, format="binary")
+    keep_alive(connection)
+
+
+def keep_alive(connection: Connection) -> None:
+    """Notice a server that is silently gone, also while waiting for it: our end of the socket must ask."""
+    own = getattr(connection, "_transport", None)  # the driver has no public name for it
+    opened = None if own is None else own.get_extra_info("socket")
+    if opened is None or opened.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE:
+        if (option := getattr(socket, name, None)) is not None:
+            opened.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 class Pool:
@@ -76,6 +92,8 @@ class Pool:
                 async with pool.acquire(timeout=max(deadline - loop.time(), 0.001)) as connection:
                     began = True
                     return await work(cast("Connection", connection), unsure)
+            except asyncpg.DataError as error:  # the driver's: it could not say this to the server
+                raise Invalid("value", f"cannot be said to PostgreSQL ({error})") from error
             except RETRIED as error:
                 cause: BaseException = error
             except LOST as error:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -17,6 +17,8 @@ from qo.stores.postgres.pool import Connection
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
+
+T = TypeVar("T")
 
 LAPSE = re.compile(r"qo: lapse (\S+)")
 """What the server says if it must know how a message stands whose lease has run out."""
@@ -136,17 +138,21 @@ async def _push_any(engine: PostgresEngine, connection: Connection, messages: Se
         [None if m.ttl is None else m.ttl.total_seconds() for m in messages],
         [_dedupe_text(m) for m in messages],
     ]
+    rows = await lapsing(engine, connection, lambda: connection.fetch(engine.sql.push_any, *columns, engine.now))
+    return [_answer(message, row) for message, row in zip(messages, rows, strict=True)]
+
+
+async def lapsing(engine: PostgresEngine, connection: Connection, call: Callable[[], Awaitable[T]]) -> T:
+    """Make a call; where it must know how a message stands whose lease has run out, give that back and call again."""
     while True:
         try:
             async with _undone_on_error(connection):
-                rows = await connection.fetch(engine.sql.push_any, *columns, engine.now)
+                return await call()
         except asyncpg.RaiseError as error:
             found = LAPSE.search(str(error))
             if found is None:
                 raise
             await connection.fetchval(engine.sql.lapse_over, UUID(found[1]).bytes, engine.draw, engine.now)
-            continue
-        return [_answer(message, row) for message, row in zip(messages, rows, strict=True)]
 
 
 def _dedupe_text(message: NewMessage) -> str | None:

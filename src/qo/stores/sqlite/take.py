@@ -108,6 +108,7 @@ def _take_run(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> None
     _deliver(tx, front, cursor, haul, run)
     if haul.want.auto_settle:
         rest(tx, cursor, end)
+        tx.hint(front.queue.name)  # the next head may be of a kind that others wait for
     else:
         _lease(tx, front, cursor, haul, run[0].message[0], end, 0, [], fragile)
         tx.run(SQL.hold, cursor.id, end)

@@ -73,6 +73,7 @@ def _tidy_lane(tx: Transaction, queue: QueueRow, lane: Lane) -> None:
     step = min(floor, lane.first + ROWS_LIMIT)
     if step > lane.first:
         _remove_below(tx, lane, step)
+        tx.hint(queue.name)  # a cursor may stand at another head now
     if step == lane.tail and _drop_if_unused(tx, lane):
         return
     soon = tx.now if step < floor else None

@@ -165,7 +165,7 @@ BEGIN
     IF cardinality(v_cursors) = 0 THEN RETURN false; END IF;
     PERFORM FROM qo.cursors WHERE id = ANY (v_cursors) ORDER BY id FOR UPDATE;
     FOR e IN SELECT * FROM qo.leases l WHERE l.cursor_id = ANY (v_cursors) AND l.ended_at IS NULL AND l.expires_at <= v_now
-             ORDER BY l.expires_at, l.lane_id LIMIT p_room LOOP
+             ORDER BY l.expires_at, l.lane_id LIMIT p_room FOR UPDATE SKIP LOCKED LOOP  -- one that is being extended is left alone
         SELECT * INTO STRICT c FROM qo.cursors WHERE id = e.cursor_id;
         SELECT k.* INTO STRICT q FROM qo.queues k JOIN qo.lanes l ON l.queue_id = k.id WHERE l.id = e.lane_id;
         v_room := v_room - qo.lapse_lease(q, c, e, v_room, p_draw, v_now);
@@ -206,6 +206,7 @@ BEGIN
     SELECT * INTO c FROM qo.cursors WHERE lane_id = v_place.lane_id AND group_id = q.default_group_id FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());
     SELECT * INTO e FROM qo.lease_over(c, v_place."offset");
+    SELECT * INTO e FROM qo.leases l WHERE l.token = e.token AND l.lane_id = e.lane_id FOR UPDATE;
     IF e.expires_at <= v_now THEN
         PERFORM qo.lapse_lease(q, c, e, 2147483647, p_draw, v_now);
         PERFORM qo.tell(ARRAY[q.name]);

@@ -211,7 +211,7 @@ BEGIN
                 ORDER BY o.head_priority DESC, o.head_entered_at, o.lane_id LIMIT p_limit) c
             UNION ALL
             -- An open lane's head is its first due retry, else its first fresh message; one that has only messages to be passed
-            -- is taken too, so that they are.
+            -- is taken too, so that they are; so is one that has none, left ready by someone who could not look.
             SELECT c.id, l.priority, coalesce(r.entered_at, m.entered_at, p.entered_at), c.lane_id
             FROM unnest(w.fronts) g
             CROSS JOIN LATERAL (SELECT o.* FROM qo.cursors o WHERE o.group_id = g AND NOT o.keyed AND o.state = 'ready'
@@ -227,7 +227,6 @@ BEGIN
                                ORDER BY t."offset" LIMIT 1) m ON true
             LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.messages t WHERE r.entered_at IS NULL AND m.entered_at IS NULL
                                AND t.lane_id = c.lane_id AND t."offset" >= at.position ORDER BY t."offset" LIMIT 1) p ON true
-            WHERE coalesce(r.entered_at, m.entered_at, p.entered_at) IS NOT NULL
         ) k WHERE k.id <> ALL (p_passed) ORDER BY k.head_priority DESC, k.head_entered_at, k.lane_id);
 END $$;
 
@@ -368,6 +367,7 @@ BEGIN
         PERFORM qo.tell(ARRAY[q.name]);
     ELSIF w.at_delivery THEN
         PERFORM qo.rest(c, v_end, 0, 0, NULL, p_now);
+        PERFORM qo.tell_of_head(q, c);
     ELSE
         INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, fragile, owner,
                                claimed_at, expires_at)
@@ -385,14 +385,16 @@ CREATE FUNCTION qo.hold_open(w qo.want, c qo.cursors, p_start bigint, p_end bigi
                              p_fragile bigint, p_count integer, p_expires timestamptz, p_now timestamptz)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    IF p_count > 0 OR p_end > p_start THEN
-        -- Messages that were only passed leave an ended row too: it is what moves the cursor.
+    IF p_count = 0 THEN
+        -- Messages that were only passed leave no lease: its token may yet be used.
+        UPDATE qo.cursors SET position = greatest(position, p_end) WHERE id = c.id AND p_end > p_start;
+    ELSE
+        -- A claim that settled at delivery has a row to move the cursor, and answers no settle.
         INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, settled, retried,
                                fragile, owner, at_delivery, claimed_at, expires_at, ended_at)
-        VALUES (w.token, c.lane_id, c.id, c.group_id, c.epoch, p_start, p_end, p_start, p_end, p_passed, p_retried,
-                CASE WHEN NOT w.at_delivery THEN p_fragile END, w.owner, w.at_delivery OR p_count = 0, p_now, p_expires,
-                CASE WHEN w.at_delivery OR p_count = 0 THEN p_now END)
-        ON CONFLICT (token, lane_id) DO UPDATE SET last = excluded.last;
+        VALUES (w.token || CASE WHEN w.at_delivery THEN ' ' || gen_random_uuid() ELSE '' END, c.lane_id, c.id, c.group_id, c.epoch,
+                p_start, p_end, p_start, p_end, p_passed, p_retried, CASE WHEN NOT w.at_delivery THEN p_fragile END, w.owner,
+                w.at_delivery, p_now, p_expires, CASE WHEN w.at_delivery THEN p_now END);
     END IF;
     IF c.state = 'ready' AND NOT EXISTS (SELECT FROM qo.messages m WHERE m.lane_id = c.lane_id AND m."offset" >= p_end) THEN
         PERFORM qo.rest(c, p_end, 0, 0, NULL, p_now);

@@ -9,6 +9,7 @@ DECLARE
     c qo.cursors;
 BEGIN
     PERFORM FROM qo.queues WHERE id = q.id FOR UPDATE;
+    IF NOT FOUND THEN RAISE serialization_failure USING MESSAGE = 'qo: a queue was removed'; END IF;
     INSERT INTO qo.groups (queue_id, name, start_at, start_time, created_at) VALUES (q.id, p_group, p_start, p_time, v_now)
     ON CONFLICT (queue_id, name) DO NOTHING RETURNING id INTO v_group;
     IF v_group IS NULL THEN RETURN false; END IF;
@@ -118,7 +119,9 @@ BEGIN
     v_now := coalesce(p_now, clock_timestamp());
     LOOP
         SELECT * INTO e FROM qo.lease_over(c, v_place."offset");
-        EXIT WHEN e.token IS NULL OR e.expires_at > v_now;
+        EXIT WHEN e.token IS NULL;
+        SELECT * INTO e FROM qo.leases l WHERE l.token = e.token AND l.lane_id = e.lane_id FOR UPDATE;  -- it may be extended right now
+        EXIT WHEN e.expires_at > v_now;
         PERFORM qo.lapse_lease(q, c, e, 2147483647, p_draw, v_now);
         SELECT * INTO STRICT c FROM qo.cursors WHERE id = c.id;
     END LOOP;

@@ -62,6 +62,10 @@ BEGIN
     END LOOP;
     IF array_position(v_lanes, NULL) IS NULL THEN RETURN v_lanes; END IF;
     PERFORM FROM qo.queues WHERE id = ANY (p_queues) ORDER BY id FOR SHARE;
+    GET DIAGNOSTICS n = ROW_COUNT;
+    IF n < (SELECT count(DISTINCT queue) FROM unnest(p_queues) queue) THEN
+        RAISE serialization_failure USING MESSAGE = 'qo: a queue was removed';
+    END IF;
     FOR n IN SELECT u.n FROM unnest(p_queues, p_keys, p_kinds, p_priorities, v_lanes) WITH ORDINALITY AS u (queue, key, kind, priority, lane, n)
              WHERE u.lane IS NULL ORDER BY u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END,
                  CASE WHEN u.key IS NULL THEN u.priority END, u.n LOOP

@@ -300,6 +300,8 @@ BEGIN
         v_first := qo.holder(q, i.dedupe, qo.scope_of(i.dedupe, i.key, i.kind, i.priority), i.id, '{}', p_now);
         IF v_first IS NOT NULL THEN
             UPDATE qo.intake SET canceled_at = p_now, reason = 'duplicate', duplicate_of = v_first WHERE id = i.id;
+            DELETE FROM qo.watched WHERE message_id = i.id;
+            IF FOUND THEN PERFORM qo.tell_finished(ARRAY[i.id]); END IF;
             RETURN false;
         END IF;
     END IF;

@@ -376,6 +376,7 @@ DECLARE
 BEGIN
     IF r.signal IS NULL THEN v_open := qo.open_cursors(r.wants, v_now); END IF;
     PERFORM FROM qo.cursors WHERE id = ANY (v_open || v_cursors) ORDER BY id FOR UPDATE;
+    PERFORM FROM qo.leases e WHERE e.token = ANY (p_tokens) AND e.lane_id = ANY (p_lanes) ORDER BY e.token, e.lane_id FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());
     FOR n IN 1..cardinality(p_tokens) LOOP
         PERFORM FROM qo.leases e WHERE e.token = p_tokens[n] AND e.lane_id = p_lanes[n] AND NOT e.at_delivery AND e.ended_at IS NULL
@@ -431,6 +432,7 @@ BEGIN
     PERFORM FROM qo.cursors WHERE id = ANY (v_open || ARRAY(
         SELECT e.cursor_id FROM qo.leases e JOIN (SELECT DISTINCT token, lane FROM unnest(p_tokens, p_lanes) AS i (token, lane)) i
         ON e.token = i.token AND e.lane_id = i.lane)) ORDER BY id FOR UPDATE;
+    PERFORM FROM qo.leases e WHERE e.token = ANY (p_tokens) AND e.lane_id = ANY (p_lanes) ORDER BY e.token, e.lane_id FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());
     answers := qo.settle_all(p_tokens, p_lanes, p_offsets, p_whats, p_errors, p_afters, p_results, p_started, p_draw, v_now);
     signal := r.signal;

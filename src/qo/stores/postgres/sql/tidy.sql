@@ -118,6 +118,7 @@ BEGIN
         IF v_position < p_floor THEN
             IF NOT c.keyed THEN UPDATE qo.cursors k SET position = p_floor WHERE k.id = c.id RETURNING * INTO c; END IF;
             PERFORM qo.rest(c, p_floor, 0, 0, NULL, p_now);
+            PERFORM qo.tell_of_head(q, c);
         END IF;
         DELETE FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" < p_floor;
     END LOOP;
@@ -155,7 +156,8 @@ BEGIN
     DELETE FROM qo.tidying t WHERE t.lane_id = ANY (v_due) AND NOT EXISTS (SELECT FROM qo.lanes x WHERE x.id = t.lane_id);
     PERFORM FROM qo.cursors c WHERE c.lane_id = ANY (v_lanes) ORDER BY c.id FOR UPDATE;
     FOR l IN SELECT * FROM qo.lanes x WHERE x.id = ANY (v_lanes) ORDER BY x.id LOOP
-        SELECT * INTO STRICT q FROM qo.queues k WHERE k.id = l.queue_id;
+        SELECT * INTO q FROM qo.queues k WHERE k.id = l.queue_id;
+        CONTINUE WHEN NOT FOUND;  -- its queue is being removed, and it with it
         PERFORM qo.tidy_lane(q, l, p_rows, v_now);
     END LOOP;
     RETURN cardinality(v_lanes) > 0 AND EXISTS (SELECT FROM qo.tidying t WHERE t.at <= v_now);
