@@ -14,6 +14,7 @@ import pytest
 from qo.broker.broker import Broker
 from qo.client.client import Client
 from qo.core.lane import Start
+from qo.core.lease import Done, Unit
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.claim import wants_text
 from qo.stores.postgres.engine import PostgresEngine
@@ -155,6 +156,36 @@ async def test_the_same_push_sent_twice_at_once_is_stored_once(store, server):
         await has_to_wait(again)
     assert [each.id for each in await again] == [each.id for each in batch]
     assert len(await claim(store)) == 5
+
+
+async def test_after_a_lost_answer_the_truth_is_looked_up(store):
+    """Every commit is made, and its answer lost: what is asked again finds what it did."""
+    honest = store.pool.call
+
+    async def lossy(work):
+        lost = False
+
+        async def first_answer_is_lost(connection, again):
+            nonlocal lost
+            answer = await work(connection, again)
+            if not lost:
+                lost = True
+                raise ConnectionResetError
+            return answer
+
+        return await honest(first_answer_is_lost)
+
+    store.pool.call = lossy
+    batch = messages(4)
+    assert [each.id for each in await store.push(batch)] == [each.id for each in batch]
+    taken = await claim(store)
+    assert [each.id for each in taken] == [each.id for each in batch]
+    assert [each.answer for each in await settle(store, done(taken[0]))] == ["settled"]
+    [unit] = await store.transact([Unit(settlements=(done(taken[1]),), pushes=(message(payload=b"next"),))])
+    assert isinstance(unit, Done)
+    store.pool.call = honest
+    assert payloads(await claim(store)) == [b"next"]
+    assert [each.answer for each in await settle(store, *map(done, taken[2:]))] == ["settled"] * 2
 
 
 async def test_a_process_that_dies_between_commit_and_hint_has_hinted(store, server):

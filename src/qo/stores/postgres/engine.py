@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import asyncpg
 
@@ -52,8 +52,6 @@ from qo.stores.postgres.statements import Statements
 from qo.stores.postgres.transact import transact
 from qo.stores.store import Hint
 
-T = TypeVar("T")
-
 ADVANCE_LIMIT = 1000
 """Rows that one transaction brings in or gives back at most."""
 ADVANCE_ROUNDS = 50
@@ -85,13 +83,14 @@ class PostgresEngine:
         self._heard: Callable[[Hint], None] = lambda _: None
         self._watched: set[MessageId] = set()
         self._registered: set[MessageId] = set()
+        self._newest: str | None = None
         self._listener = Listener(self.pool, self._told)
 
     @classmethod
-    async def open(cls, address: Address, *, migrate: bool = True, **options: Any) -> Self:
+    async def open(cls, address: Address, **options: Any) -> Self:
         engine = cls(address, **options)
         try:
-            await engine.pool.call(engine._bring_forward if migrate else engine._check_version)
+            await engine.pool.call(engine._bring_forward)
             await engine._listener.open()
         except BaseException:
             await engine.close()
@@ -172,8 +171,10 @@ class PostgresEngine:
         return None if rest is None else self.local_now + rest
 
     async def changed(self) -> bool:
-        """Where nobody can tell us, every look may find something."""
-        return True
+        """Whether any transaction wrote since the last look; the server counts those of other databases, too."""
+        newest = await self.value("changed", self.sql.newest_transaction)
+        before, self._newest = self._newest, newest
+        return before is not None and before != newest
 
     @property
     def must_poll(self) -> bool:
@@ -269,7 +270,7 @@ class PostgresEngine:
     async def jobs(self, ids: Sequence[MessageId]) -> Sequence[Job | None]:
         unregistered = [id for id in ids if id in self._watched and id not in self._registered]
         if unregistered:
-            until = (self.local_now) + WATCH_LENGTH
+            until = self.local_now + WATCH_LENGTH
             await self.value("watch", self.sql.watch, unregistered, until)
             self._registered.update(id for id in unregistered if id in self._watched)
         return await inspect.jobs(self, ids)
@@ -289,6 +290,7 @@ class PostgresEngine:
     # Inside
 
     def _told(self, hint: Hint) -> None:
+        """Whoever listens by then: that is said after the listener was made."""
         self._heard(hint)
 
     async def _bring_forward(self, connection: Connection, _: bool) -> None:
@@ -297,11 +299,6 @@ class PostgresEngine:
         schema.check(found, known[-1].number, self.address.schema)
         if found < known[-1].number:
             await schema.bring_forward(connection, self.address.schema, known)
-
-    async def _check_version(self, connection: Connection, _: bool) -> None:
-        schema.check(
-            await schema.version(connection, self.address.schema), schema.migrations()[-1].number, self.address.schema
-        )
 
     async def _claim(
         self, text: str, wants: Sequence[Want], moved: bool, connection: Connection, again: bool

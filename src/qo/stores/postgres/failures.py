@@ -13,8 +13,6 @@ RETRIED = (
     pg.LockNotAvailableError,
     pg.TooManyConnectionsError,
     pg.CannotConnectNowError,
-    pg.AdminShutdownError,
-    pg.CrashShutdownError,
     pg.QueryCanceledError,
     pg.ConfigurationLimitExceededError,
     pg.OutOfMemoryError,
@@ -22,6 +20,8 @@ RETRIED = (
 """The statement was undone by the server, or never ran: another try is safe."""
 
 LOST = (
+    pg.AdminShutdownError,
+    pg.CrashShutdownError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,

@@ -61,9 +61,9 @@ def keep_alive(connection: Connection) -> None:
 class Pool:
     """At most so many connections, opened when needed."""
 
-    def __init__(self, address: Address, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    def __init__(self, address: Address) -> None:
         self.address = address
-        self.deadline_seconds = deadline_seconds
+        self.deadline_seconds = DEADLINE_SECONDS
         self._closed = False
         self._pool: asyncpg.Pool[Any] | None = None
 
@@ -77,10 +77,10 @@ class Pool:
             arguments["statement_cache_size"] = 0
         return arguments
 
-    async def call(self, work: Work[T], *, deadline_seconds: float | None = None) -> T:
+    async def call(self, work: Work[T]) -> T:
         """Run `work` on a connection; again, if that is safe or the work can look up what became of it."""
         loop = asyncio.get_running_loop()
-        limit = self.deadline_seconds if deadline_seconds is None else deadline_seconds
+        limit = self.deadline_seconds
         deadline = loop.time() + limit
         rest, unsure = FIRST_REST_SECONDS, False
         while True:

@@ -26,7 +26,6 @@ FUNCTIONS = ("lanes", "outcomes", "push", "advance", "claim", "settle", "groups"
 """The files of `sql/`, in the order in which they build on each other."""
 
 _NUMBERED = re.compile(r"^(\d{4})_\w+\.sql$")
-_FUNCTION = re.compile(r"^CREATE (FUNCTION|TYPE) (qo\.\w+)", re.MULTILINE)
 
 
 class Migration(NamedTuple):

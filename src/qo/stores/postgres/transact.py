@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -32,7 +33,9 @@ class _InTheWay(Exception):
 
 
 async def transact(engine: PostgresEngine, unit: Unit) -> Done | Undone:
-    answer: Done | Undone = await engine.call("transact", lambda connection, _: _once(engine, connection, unit))
+    """A unit that was given no nonce gets one here, so that it can be looked up if its answer is lost."""
+    named = unit if unit.nonce is not None else msgspec.structs.replace(unit, nonce=secrets.token_hex(16))
+    answer: Done | Undone = await engine.call("transact", lambda connection, _: _once(engine, connection, named))
     return answer
 
 
@@ -45,7 +48,9 @@ async def _once(engine: PostgresEngine, connection: Connection, unit: Unit) -> D
                     return _recalled(kept)
             return await _do(engine, connection, unit)
     except _InTheWay as stop:
-        return stop.undone
+        # If this very unit was still being done when we looked, what is in the way is itself.
+        kept = await connection.fetchval(engine.sql.nonce, unit.nonce)
+        return stop.undone if kept is None else _recalled(kept)
     except asyncpg.UniqueViolationError:
         kept = None if unit.nonce is None else await connection.fetchval(engine.sql.nonce, unit.nonce)
         if kept is None:

@@ -134,6 +134,9 @@ SELECT qo.retry_dead($1, $2, $3, $4, $5);
 WITH gone AS (DELETE FROM qo.dead_letters WHERE group_id = $1 AND ($2::uuid[] IS NULL OR id = ANY ($2::uuid[])) RETURNING 1)
 SELECT count(*) FROM gone;
 
+-- name: newest_transaction
+SELECT pg_snapshot_xmax(pg_current_snapshot())::text;
+
 -- name: watch
 SELECT qo.watch($1, $2);
 
