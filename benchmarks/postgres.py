@@ -1,205 +1,326 @@
-"""qo on PostgreSQL, beside the plain limit (COPY, and a cursor row that is moved), in one run.
+"""qo on PostgreSQL, beside its peers and the plain limits, in one run.
 
-Cases run in interleaved rounds and medians are printed. The server is the newest of
-the test servers, with its default durability (fsync and synchronous_commit on). Usage:
-python -m benchmarks.postgres [--quick]
+Every contender plays the same roles in processes of its own, on an empty database of its own, in interleaved
+rounds; medians are printed. The server is the newest of the test servers, on loopback, with its default durability
+(fsync and synchronous_commit on). Usage: python -m benchmarks.postgres [--quick] [--no-peers] [--only PART …]
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import os
+import re
+import socket
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import asyncpg
-from tests.postgres import Server, new_schema
+from tests.postgres import Server
 
 import qo
+from benchmarks.contenders import PEERS, QO, QO_WITHOUT_HISTORY, Contender, Race, Stable, median_and_p99
+from benchmarks.plain import plain_copy, plain_cursor, plain_pickups
 
 PAYLOAD = {"customer": 12345, "text": "x" * 150}
-PAYLOAD_BYTES = b'{"customer":12345,"text":"' + b"x" * 150 + b'"}'
+STABLE = Path("build/peers")
+AT_ONCE = 16
 BATCH = 100
+GROUPS = 10
+WINDOWS = 5
+PARTS = ("peers", "costs", "snapshot", "growth", "groups")
 
 
 class Sizes:
     def __init__(self, quick: bool) -> None:
-        self.rounds = 3 if quick else 5
-        self.singles = 100 if quick else 500
-        self.at_once = 800 if quick else 8_000
-        self.bulk = 5_000 if quick else 50_000
-        self.drain = 5_000 if quick else 30_000
-        self.pickups = 30 if quick else 200
-        self.groups = 10
+        self.rounds = 1 if quick else 3
+        self.one = 50 if quick else 500
+        self.at_once = 400 if quick else 4_000
+        self.bulk = 5_000 if quick else 30_000
+        self.drain = 5_000 if quick else 40_000
+        self.pickups = 20 if quick else 200
+        self.costs = 1_000 if quick else 5_000
+        self.snapshot_seconds = 3 if quick else 120
+        self.stored = (10_000, 50_000) if quick else (10_000, 5_000_000)
+        self.window = 5_000 if quick else 20_000
+        self.groups = 2_000 if quick else 10_000
 
 
-@asynccontextmanager
-async def fresh(server: Server, **settings) -> AsyncIterator[tuple[qo.Client, qo.Queue]]:
-    async with qo.connect(f"{server.url}&schema={new_schema()}") as client:
-        queue = client.queue("q")
-        await queue.configure(**settings)
-        await queue.push(PAYLOAD)
-        await queue.complete_many(await queue.claim(1))
-        yield client, queue
+class Ground:
+    """The server, and databases on it."""
+
+    def __init__(self) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        settings = {"listen_addresses": "127.0.0.1", "port": str(self.port), "log_line_prefix": "%d "}
+        self.server = Server(settings=settings).start()
+        self._numbers = itertools.count(1)
+
+    def database(self) -> str:
+        name = f"bench_{next(self._numbers)}"
+        self.ask("postgres", f"CREATE DATABASE {name}")
+        return name
+
+    def dsn(self, database: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def schema(self) -> str:
+        """The URL of an installation of qo of its own."""
+        return f"{self.dsn('postgres')}?schema=bench_{next(self._numbers)}"
+
+    def ask(self, database: str, sql: str) -> str:
+        return asyncio.run(_ask(self.dsn(database), sql))
+
+    @contextmanager
+    def race(self, stable: Stable, contender: Contender) -> Iterator[tuple[Race, str]]:
+        database = self.database()
+        race = Race(stable, contender, self.dsn(database))
+        try:
+            yield race, database
+        finally:
+            race.close()
+            self.ask("postgres", f"DROP DATABASE {database} WITH (FORCE)")
 
 
-async def one_by_one(server: Server, count: int) -> float:
-    async with fresh(server) as (_, queue):
-        began = time.perf_counter()
-        for _ in range(count):
-            await queue.push(PAYLOAD)
-        return count / (time.perf_counter() - began)
-
-
-async def at_once(server: Server, count: int, callers: int) -> float:
-    """So many callers in one process, each waiting for its own push: the broker commits them together."""
-    async with fresh(server) as (_, queue):
-
-        async def caller() -> None:
-            for _ in range(count // callers):
-                await queue.push(PAYLOAD)
-
-        began = time.perf_counter()
-        await asyncio.gather(*(caller() for _ in range(callers)))
-        return count / (time.perf_counter() - began)
-
-
-async def bulk(server: Server, count: int) -> float:
-    async with fresh(server) as (_, queue):
-        began = time.perf_counter()
-        for _ in range(0, count, 1000):
-            await queue.push_many([qo.Message(PAYLOAD) for _ in range(1000)])
-        return count / (time.perf_counter() - began)
-
-
-async def drain(server: Server, count: int, groups: int = 1, **settings) -> float:
-    """Claim and complete in batches of 100 by one process, four of them under way at a time."""
-    async with fresh(server, **settings) as (_, queue):
-        queues = [queue] + [queue.group(f"g{number}") for number in range(groups - 1)]
-        for each in queues[1:]:
-            await each.register()
-        for _ in range(0, count, 1000):
-            await queue.push_many([qo.Message(PAYLOAD) for _ in range(1000)])
-
-        async def consumer(own: qo.Queue) -> int:
-            done = 0
-            while deliveries := await own.claim(BATCH):
-                await own.complete_many(deliveries)
-                done += len(deliveries)
-            return done
-
-        began = time.perf_counter()
-        done = await asyncio.gather(*(consumer(each) for each in queues for _ in range(max(4 // groups, 1))))
-        return sum(done) / (time.perf_counter() - began)
-
-
-async def plain_copy(server: Server, count: int) -> float:
-    """The limit of a bulk enqueue: COPY of the same payload into a table with a primary key."""
-    connection = await asyncpg.connect(server.url)
-    name = new_schema()
-    await connection.execute(f"CREATE TABLE {name} (id bigint PRIMARY KEY, payload bytea, created_at timestamptz)")
-    now = await connection.fetchval("SELECT now()")
-    began = time.perf_counter()
-    for start in range(0, count, 1000):
-        rows = [(start + number, PAYLOAD_BYTES, now) for number in range(1000)]
-        await connection.copy_records_to_table(name, records=rows)
-    rate = count / (time.perf_counter() - began)
-    await connection.close()
-    return rate
-
-
-async def plain_cursor(server: Server, count: int) -> float:
-    """The limit of a drain: read the next 100 and move a cursor row, one commit each."""
-    connection = await asyncpg.connect(server.url)
-    name = new_schema()
-    await connection.execute(f"CREATE TABLE {name} (id bigint PRIMARY KEY, payload bytea)")
-    await connection.execute(f"CREATE TABLE {name}_cursor (position bigint); INSERT INTO {name}_cursor VALUES (0)")
-    await connection.copy_records_to_table(name, records=[(number, PAYLOAD_BYTES) for number in range(count)])
-    began = time.perf_counter()
-    position = 0
-    while rows := await connection.fetch(f"SELECT * FROM {name} WHERE id >= $1 ORDER BY id LIMIT {BATCH}", position):
-        position = rows[-1][0] + 1
-        await connection.execute(f"UPDATE {name}_cursor SET position = $1", position)
-    rate = count / (time.perf_counter() - began)
-    await connection.close()
-    return rate
-
-
-async def pickup(server: Server, count: int) -> list[float]:
-    """From push in one process-like client to the waiting claim's answer in another, in milliseconds."""
-    times = []
-    url = f"{server.url}&schema={new_schema()}"
-    async with qo.connect(url) as producer, qo.connect(url) as consumer:
-        queue, other = producer.queue("q"), consumer.queue("q")
-        for _ in range(count):
-            waiting = asyncio.create_task(other.claim(1, wait=10))
-            await asyncio.sleep(0.02)
-            began = time.perf_counter()
-            await queue.push(PAYLOAD)
-            [delivery] = await waiting
-            times.append((time.perf_counter() - began) * 1000)
-            await delivery.complete()
-    return sorted(times)
-
-
-@asynccontextmanager
-async def old_snapshot(server: Server) -> AsyncIterator[None]:
-    """A transaction that looks at the database once and stays open, as a long report does."""
-    connection = await asyncpg.connect(server.url)
-    await connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
+async def _ask(dsn: str, sql: str) -> str:
+    connection = await asyncpg.connect(dsn)
     try:
-        yield
+        return str(await connection.fetchval(sql))
     finally:
-        await connection.execute("ROLLBACK")
         await connection.close()
 
 
-async def rounds(server: Server, sizes: Sizes) -> dict[str, float]:
-    found: defaultdict[str, list[float]] = defaultdict(list)
-    for _ in range(sizes.rounds):
-        found["enqueue, one by one"].append(await one_by_one(server, sizes.singles))
-        found["enqueue, 16 at once"].append(await at_once(server, sizes.at_once, 16))
-        found["enqueue, bulk of 1000"].append(await bulk(server, sizes.bulk))
-        found["plain COPY of 1000"].append(await plain_copy(server, sizes.bulk))
-        found["drain, history none"].append(await drain(server, sizes.drain, history="none"))
-        found["drain, history outcome"].append(await drain(server, sizes.drain))
-        found["plain cursor"].append(await plain_cursor(server, sizes.drain))
-        found[f"deliveries to {sizes.groups} groups"].append(
-            await drain(server, sizes.drain // 5, groups=sizes.groups, history="none")
+@contextmanager
+def old_snapshot(ground: Ground, database: str) -> Iterator[None]:
+    """A transaction that looks at the database once and stays open, as a long report does."""
+    loop = asyncio.new_event_loop()
+    connection = loop.run_until_complete(asyncpg.connect(ground.dsn(database)))
+    loop.run_until_complete(connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class"))
+    try:
+        yield
+    finally:
+        connection.terminate()
+        loop.close()
+
+
+Found = defaultdict[str, defaultdict[str, list[float]]]
+"""Measures by role and contender."""
+
+
+def rounds(ground: Ground, stable: Stable, contenders: list[Contender], sizes: Sizes) -> tuple[Found, Found]:
+    found: Found = defaultdict(lambda: defaultdict(list))
+    times: Found = defaultdict(lambda: defaultdict(list))
+    for number in range(sizes.rounds):
+        for contender in contenders:
+            print(f"  round {number + 1} of {sizes.rounds}: {contender.name}", flush=True)
+            with ground.race(stable, contender) as (race, _):
+                found["one by one"][contender.name].append(race.rate("one", sizes.one))
+                found[f"{AT_ONCE} at once"][contender.name].append(race.rate("at_once", sizes.at_once, str(AT_ONCE)))
+            with ground.race(stable, contender) as (race, _):
+                found["bulk"][contender.name].append(race.rate("bulk", sizes.bulk))
+            with ground.race(stable, contender) as (race, _):
+                found["drain"][contender.name].append(race.drain(sizes.drain))
+            with ground.race(stable, contender) as (race, database), old_snapshot(ground, database):
+                found["drain, old snapshot"][contender.name].append(race.drain(sizes.drain))
+            with ground.race(stable, contender) as (race, _):
+                times["pickup"][contender.name] += race.pickups(sizes.pickups)
+        database = ground.database()
+        found["bulk"]["plain COPY"].append(asyncio.run(plain_copy(ground.dsn(database), sizes.bulk)))
+        found["drain"]["plain cursor"].append(asyncio.run(plain_cursor(ground.dsn(database), sizes.drain)))
+        times["pickup"]["plain NOTIFY and UPDATE"] += asyncio.run(plain_pickups(ground.dsn(database), sizes.pickups))
+    return found, times
+
+
+def show_rounds(found: Found, times: Found, sizes: Sizes) -> dict[str, dict[str, float]]:
+    medians = {role: {name: statistics.median(rates) for name, rates in by.items()} for role, by in found.items()}
+    print(f"jobs per second, medians of {sizes.rounds} interleaved rounds, {os.cpu_count()} cores")
+    for role, by in medians.items():
+        print(f"  {role}")
+        for name, rate in sorted(by.items(), key=lambda each: -each[1]):
+            print(f"    {rate:>10,.0f}  {name}")
+    print("  idle pickup, from before the enqueue to the start of the job, ms: p50, p99")
+    for name, all_times in times["pickup"].items():
+        p50, p99 = median_and_p99(sorted(all_times))
+        print(f"    {p50:>10.2f} {p99:>8.2f}  {name}")
+    return medians
+
+
+def show_ratios(medians: dict[str, dict[str, float]], times: Found) -> None:
+    names = {each.name for each in PEERS}
+    print("ratios")
+    for role, own, reach in (
+        ("bulk", QO, 2.0),
+        (f"{AT_ONCE} at once", QO, 3.0),
+        ("drain", QO_WITHOUT_HISTORY, 2.5),
+        ("drain", QO, 1.5),
+    ):
+        rate, name = max(
+            ((rate, name) for name, rate in medians[role].items() if name in names), default=(0.0, "no peer")
         )
-        async with old_snapshot(server):
-            found["drain, history none, old snapshot"].append(await drain(server, sizes.drain, history="none"))
-    return {name: statistics.median(rates) for name, rates in found.items()}
+        if rate:
+            print(f"    {medians[role][own.name] / rate:>10.2f}  {role}: {own.name} / {name}  (reach: {reach:g})")
+    print(f"    {medians['bulk'][QO.name] / medians['bulk']['plain COPY']:>10.2f}  bulk: qo / plain COPY")
+    p50, _ = median_and_p99(sorted(times["pickup"][QO.name]))
+    print(f"    {p50:>10.2f}  ms, idle pickup p50: qo  (reach: 3)")
 
 
-async def main() -> None:
+def costs(ground: Ground, stable: Stable, contenders: list[Contender], sizes: Sizes) -> None:
+    """What a drained job costs the server. Statements are those that are sent; a function's own are not counted."""
+    print("costs per job drained: statements sent, WAL bytes of enqueue and drain, row versions made dead")
+    for contender in contenders:
+        jobs = max(int(sizes.costs * max(contender.jobs, 0.2)) // 1000, 1) * 1000
+        with ground.race(stable, contender) as (race, database):
+            before = int(ground.ask(database, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"))
+            ground.ask("postgres", f"ALTER DATABASE {database} SET log_statement = 'all'")
+            race.drain(int(jobs / contender.jobs))
+            time.sleep(1)
+            ground.ask("postgres", f"ALTER DATABASE {database} RESET log_statement")
+            wal = int(ground.ask(database, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")) - before
+            dead = int(ground.ask(database, "SELECT sum(n_tup_upd + n_tup_del) FROM pg_stat_user_tables"))
+            said = len(
+                re.findall(rf"^{database} LOG:  (?:statement|execute)", ground.server.log.read_text(), re.MULTILINE)
+            )
+            print(f"    {said / jobs:>8.3f} {wal / jobs:>10,.0f} {dead / jobs:>8.2f}  {contender.name}", flush=True)
+
+
+def snapshot(ground: Ground, stable: Stable, sizes: Sizes) -> None:
+    """Pushing and handling at full speed, without and with an old snapshot that is held all the time."""
+    print(f"handled per second in the last quarter of {sizes.snapshot_seconds} s under load")
+    rates = []
+    for held in (False, True):
+        with ground.race(stable, QO_WITHOUT_HISTORY) as (race, database), ExitStack() as stack:
+            if held:
+                stack.enter_context(old_snapshot(ground, database))
+            rates.append(_under_load(race, sizes.snapshot_seconds))
+        print(f"    {rates[-1]:>10,.0f}  {'with an old snapshot' if held else 'without'}", flush=True)
+    print(f"    {rates[1] / rates[0]:>10.2f}  with an old snapshot / without  (reach: 0.7)")
+
+
+def _under_load(race: Race, seconds: float) -> float:
+    began = time.monotonic()
+    with race.worker():
+        while time.monotonic() < began + seconds:
+            race.play("bulk", "50000")
+        ended = time.monotonic()
+        found = [at for _, at in race.handled() if began + seconds * 0.75 <= at <= ended]
+    return len(found) / (ended - began - seconds * 0.75)
+
+
+async def growth(ground: Ground, sizes: Sizes) -> None:
+    """Rates with few and with many messages stored: medians of some windows."""
+    print("messages per second with so many stored: pushed in thousands, claimed and completed in hundreds")
+    rates = []
+    async with qo.connect(ground.schema()) as client:
+        queue = client.queue("q")
+        await queue.configure(history="none", retain=86400)
+        stored = 0
+        for goal in sizes.stored:
+            while stored < goal:
+                await queue.push_many([qo.Message(PAYLOAD) for _ in range(1000)])
+                stored += 1000
+            await _rest(ground.dsn("postgres"))
+            windows = []
+            for _ in range(WINDOWS):
+                windows.append((await _push_window(queue, sizes.window), await _drain_window(queue, sizes.window)))
+                stored += sizes.window
+            pushed, drained = (statistics.median(each) for each in zip(*windows, strict=True))
+            rates.append((pushed, drained))
+            print(f"    {pushed:>10,.0f} {drained:>10,.0f}  with {goal:,} stored", flush=True)
+    ratios = [last / first for first, last in zip(*rates, strict=True)]
+    print(f"    {ratios[0]:>10.2f} {ratios[1]:>10.2f}  last / first  (reach: 0.8)")
+
+
+async def _rest(dsn: str) -> None:
+    """Have done what the server would do in the background after a load, so that the size alone makes a difference."""
+    connection = await asyncpg.connect(dsn)
+    await connection.execute("VACUUM")
+    await connection.execute("CHECKPOINT")
+    await connection.close()
+
+
+async def _push_window(queue: qo.Queue, count: int) -> float:
+    began = time.perf_counter()
+    for _ in range(0, count, 1000):
+        await queue.push_many([qo.Message(PAYLOAD) for _ in range(1000)])
+    return count / (time.perf_counter() - began)
+
+
+async def _drain_window(queue: qo.Queue, count: int) -> float:
+    began = time.perf_counter()
+    batch: list[qo.Delivery] = []
+    for _ in range(0, count, BATCH):
+        _, batch = await queue.complete_and_claim(batch, BATCH)
+    await queue.complete_many(batch)
+    return count / (time.perf_counter() - began)
+
+
+async def groups(ground: Ground, sizes: Sizes) -> None:
+    """One consumer per group, which takes a batch when it has completed the last."""
+    print(f"deliveries per second, one consumer per group: one group, {GROUPS} groups, ratio")
+    for batch in (1, 10, 100):
+        rates: dict[int, list[float]] = {1: [], GROUPS: []}
+        for _ in range(sizes.rounds):
+            for count, found in rates.items():
+                share = max(sizes.groups * batch // 100, 100)
+                found.append(await _with_groups(ground, count, share, batch))
+        one, ten = (statistics.median(each) for each in rates.values())
+        print(f"    {one:>10,.0f} {ten:>10,.0f} {ten / one:>8.2f}  batches of {batch}  (reach: 5)", flush=True)
+
+
+async def _with_groups(ground: Ground, count: int, messages: int, batch: int) -> float:
+    async with qo.connect(ground.schema()) as client:
+        queue = client.queue("q")
+        await queue.configure(history="none")
+        queues = [queue, *(queue.group(f"g{number}") for number in range(count - 1))]
+        for each in queues[1:]:
+            await each.register()
+        for _ in range(0, messages, 100):
+            await queue.push_many([qo.Message(PAYLOAD) for _ in range(100)])
+
+        async def consume(own: qo.Queue) -> int:
+            done, held = 0, await own.claim(batch)
+            while held:
+                done += len(held)
+                _, held = await own.complete_and_claim(held, batch)
+            return done
+
+        began = time.perf_counter()
+        done = sum(await asyncio.gather(*map(consume, queues)))
+        return done / (time.perf_counter() - began)
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
-    sizes = Sizes(parser.parse_args().quick)
-    server = Server(settings={}).start()
+    parser.add_argument("--no-peers", action="store_true", help="qo and the plain limits alone")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, help="some parts alone")
+    options = parser.parse_args()
+    sizes = Sizes(options.quick)
+    stable = Stable(STABLE)
+    stable.prepare(peers=not options.no_peers)
+    contenders = [QO, QO_WITHOUT_HISTORY, *(() if options.no_peers else PEERS)]
+    ground = Ground()
     try:
-        medians = await rounds(server, sizes)
-        print(f"medians of {sizes.rounds} interleaved rounds, per second, {os.cpu_count()} cores")
-        for name, rate in medians.items():
-            print(f"  {rate:>12,.0f}  {name}")
-        print("ratios")
-        for one, other in (
-            ("enqueue, bulk of 1000", "plain COPY of 1000"),
-            ("drain, history none", "plain cursor"),
-            ("drain, history none, old snapshot", "drain, history none"),
-            (f"deliveries to {sizes.groups} groups", "drain, history none"),
-        ):
-            print(f"  {medians[one] / medians[other]:>12.2f}  {one} / {other}")
-        times = await pickup(server, sizes.pickups)
-        p50, p99 = times[len(times) // 2], times[int(len(times) * 0.99)]
-        print(f"idle pickup, push to waiting claim on another connection: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+        if "peers" in options.only:
+            found, times = rounds(ground, stable, contenders, sizes)
+            show_ratios(show_rounds(found, times, sizes), times)
+        if "costs" in options.only:
+            costs(ground, stable, contenders, sizes)
+        if "groups" in options.only:
+            asyncio.run(groups(ground, sizes))
+        if "growth" in options.only:
+            asyncio.run(growth(ground, sizes))
+        if "snapshot" in options.only:
+            snapshot(ground, stable, sizes)
     finally:
-        server.remove()
+        ground.server.remove()
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -16,7 +16,7 @@ from qo.client.client import Client
 from qo.core.lane import Start
 from qo.core.lease import Done, Unit
 from qo.stores.postgres.address import read_address
-from qo.stores.postgres.claim import wants_text
+from qo.stores.postgres.claim import NOT_PLAIN, wants_text
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.postgres.pool import set_up
 from qo.stores.postgres.push import push_on
@@ -76,8 +76,8 @@ async def test_a_claim_marks_its_lane_idle_while_a_push_waits(store, server, key
     """The push waits for the lane's lock, then sees the cursor idle and wakes it."""
     await store.push([message(payload=b"first", key=key)])
     async with held_open(server) as connection:
-        rows = await connection.fetch(store.sql.claim, wants_text([want(auto_settle=True)]), False, None, None)
-        assert [bytes(row["payload"]) for row in rows] == [b"first"]
+        rows = await connection.fetch(store.sql.claim, wants_text([want(auto_settle=True)]), *NOT_PLAIN, False, None)
+        assert [bytes(payload) for row in rows for payload in row["payloads"]] == [b"first"]
         pushing = asyncio.create_task(store.push([message(payload=b"second", key=key)]))
         await has_to_wait(pushing)
     await pushing

@@ -18,7 +18,7 @@ from qo.client.job import JobHandle
 from qo.client.outgoing import Message, addressed
 from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Start, read_start
-from qo.core.lease import Claimed, Complete, LeaseToken, Verdict, Want
+from qo.core.lease import Claimed, Complete, LeaseToken, Nothing, Verdict, Want
 from qo.core.message import Dedupe, Duplicate, NewMessage, Stored, checked_id, message_ids
 from qo.core.names import DEFAULT_GROUP, DEFAULT_KIND, checked_key, checked_name
 from qo.core.outcome import Depth, GroupInfo, Job, JobState, LaneInfo, QueueInfo
@@ -136,7 +136,7 @@ class Queue:
             answer = await self.front.claim(want)
         else:
             answer = await self.front.claim_or_wait(want, self.front.now() + positive("wait", wait))
-        return [Delivery(self.front, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
+        return self._deliveries(answer)
 
     async def complete_many(self, deliveries: Iterable[Delivery]) -> list[Verdict | None]:
         """Complete many deliveries in one call. None stands for one whose lease was lost; it is delivered again."""
@@ -145,6 +145,39 @@ class Queue:
         for delivery in batch:
             delivery.note_settled()
         return [answer.verdict for answer in answers]
+
+    async def complete_and_claim(
+        self,
+        deliveries: Iterable[Delivery],
+        messages: int = 1,
+        *,
+        lease: Length | None = None,
+        kinds: Collection[str] | None = None,
+        lanes: int | None = None,
+        lane_messages: int | None = None,
+        owner: str | None = None,
+    ) -> tuple[list[Verdict | None], list[Delivery]]:
+        """Complete many deliveries and take up to so many more messages, in one call and one commit.
+
+        Answers as `complete_many` and `claim` do. For whoever has its next work to fetch anyway, it is half the
+        round trips; it does not wait, so when it brings nothing go back to `claim(…, wait=…)`.
+        """
+        batch = list(deliveries)
+        want = self.want(
+            messages=messages,
+            lease=None if lease is None else duration("lease", lease),
+            kinds=checked_kinds(kinds),
+            lanes=lanes,
+            lane_messages=lane_messages,
+            owner=owner,
+        )
+        answers, [claimed] = await self.front.settle([each.settlement(Complete()) for each in batch], [want])
+        for delivery in batch:
+            delivery.note_settled()
+        return [answer.verdict for answer in answers], self._deliveries(claimed)
+
+    def _deliveries(self, answer: Claimed | Nothing) -> list[Delivery]:
+        return [Delivery(self.front, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
 
     def want(self, **terms: Any) -> Want:
         """A want of this queue and group under a token that nobody else has."""

@@ -109,6 +109,30 @@ class SyncQueue:
     def complete_many(self, deliveries: Iterable[SyncDelivery]) -> list[Verdict | None]:
         return self._portal.call(self._queue.complete_many([each.delivery for each in deliveries]))
 
+    def complete_and_claim(
+        self,
+        deliveries: Iterable[SyncDelivery],
+        messages: int = 1,
+        *,
+        lease: Length | None = None,
+        kinds: Collection[str] | None = None,
+        lanes: int | None = None,
+        lane_messages: int | None = None,
+        owner: str | None = None,
+    ) -> tuple[list[Verdict | None], list[SyncDelivery]]:
+        verdicts, claimed = self._portal.call(
+            self._queue.complete_and_claim(
+                [each.delivery for each in deliveries],
+                messages,
+                lease=lease,
+                kinds=kinds,
+                lanes=lanes,
+                lane_messages=lane_messages,
+                owner=owner,
+            )
+        )
+        return verdicts, [SyncDelivery(self._portal, delivery) for delivery in claimed]
+
     @overload
     def consume(
         self,

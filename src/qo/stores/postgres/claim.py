@@ -5,42 +5,71 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from qo.core.lane import LaneId
-from qo.core.lease import Claimed, Delivered, Nothing, Want
+from qo.core.lease import Claimed, Delivered, LeaseToken, Nothing, Want
 from qo.stores.postgres.pool import Connection
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
 
-ASK_AT_ONCE = {"lane_id": None, "wait": timedelta(0), "owner_limited": False, "signal": None}
+ASK_AT_ONCE = {"ids": None, "wait": timedelta(0), "owner_limited": False, "signal": None}
 """The row of a want that holds nothing, after a lost answer: nobody knows any more when it was to ask again."""
 NO_HEADERS: dict[str, str] = {}
+NOT_PLAIN = (None,) * 6
 
 
 def wants_text(wants: Sequence[Want]) -> str:
-    return msgspec.json.encode([_plain(want) for want in wants]).decode()
+    return msgspec.json.encode([_said(want) for want in wants]).decode()
 
 
-def _plain(want: Want) -> dict[str, Any]:
-    where = want.filter
-    return {
+def plain_wants(wants: Sequence[Want]) -> Sequence[list[Any] | None]:
+    """Wants that say no more than their queue, group and size, as columns; none, if one of them says more."""
+    if not all(map(is_plain, wants)):
+        return NOT_PLAIN
+    return (
+        [want.token for want in wants],
+        [want.queues[0] for want in wants],
+        [want.group for want in wants],
+        [want.messages for want in wants],
+        [None if want.lease is None else want.lease.total_seconds() for want in wants],
+        [want.owner for want in wants],
+    )
+
+
+def plain_want(want: Want) -> tuple[Any, ...]:
+    """The one plain want, as values."""
+    lease = None if want.lease is None else want.lease.total_seconds()
+    return want.token, want.queues[0], want.group, want.messages, lease, want.owner
+
+
+def is_plain(want: Want) -> bool:
+    return len(want.queues) == 1 and want.kinds is None and want.key is None and not want.auto_settle
+
+
+def _said(want: Want) -> dict[str, Any]:
+    """Only what is said: most of it mostly is not."""
+    said: dict[str, Any] = {
         "token": want.token,
-        "queues": want.queues,
-        "filter": None if where is None else {"namespace": where.namespace, "task": where.task},
+        "queues": list(dict.fromkeys(want.queues)),
         "group": want.group,
-        "kinds": None if want.kinds is None else sorted(want.kinds),
-        "key": want.key,
         "messages": want.messages,
-        "lanes": want.lanes,
-        "lane_messages": want.lane_messages,
-        "lease": None if want.lease is None else want.lease.total_seconds(),
-        "owner": want.owner,
-        "auto_settle": want.auto_settle,
     }
+    if want.filter is not None:
+        said["filter"] = {"namespace": want.filter.namespace, "task": want.filter.task}
+    if want.kinds is not None:
+        said["kinds"] = sorted(want.kinds)
+    if want.lease is not None:
+        said["lease"] = want.lease.total_seconds()
+    if want.auto_settle:
+        said["auto_settle"] = True
+    for name in ("key", "lanes", "lane_messages", "owner"):
+        if (value := getattr(want, name)) is not None:
+            said[name] = value
+    return said
 
 
 def claimed_from(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Want]) -> list[Claimed | Nothing]:
@@ -49,37 +78,73 @@ def claimed_from(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Wa
     nothing: list[Nothing] = [Nothing(None)] * len(wants)
     for row in rows:
         number = row["want"]
-        if row["lane_id"] is None:
+        if row["ids"] is None:
             wait = row["wait"]
             nothing[number] = Nothing(None if wait is None else engine.local_now + wait, row["owner_limited"])
         else:
-            found[number].append(_delivered(row, wants[number]))
+            found[number] += _delivered(row, wants[number].token)
     return [Claimed(tuple(each)) if each else empty for each, empty in zip(found, nothing, strict=True)]
 
 
-def _delivered(row: Any, want: Want) -> Delivered:
-    (
-        _, lane, offset, id, queue, key, kind, payload, headers, priority, attempt, created_at, due_at, entered_at,
-        expires_at, retry_of, *_,
-    ) = row.values()  # fmt: skip
-    return Delivered(
-        token=want.token,
-        lane=LaneId(lane),
-        offset=offset,
-        id=id,
-        queue=queue,
-        key=key,
-        kind=kind,
-        payload=payload,
-        headers=json.loads(headers) if headers else NO_HEADERS,
-        priority=priority,
-        attempt=attempt,
-        created_at=created_at,
-        due_at=due_at or created_at,
-        entered_at=entered_at,
-        expires_at=expires_at,
-        retry_of=retry_of,
+def _delivered(haul: Any, token: LeaseToken) -> list[Delivered]:
+    """The messages of a haul. Its lists may be left out: then all are alike, or have nothing of the kind."""
+    created = haul["created"]
+    headers = haul["headers"]
+    columns = zip(
+        haul["lanes"] or repeat(haul["lane_id"]),
+        haul["offsets"] or range(haul["first"], haul["first"] + len(created)),
+        haul["ids"],
+        haul["queues"] or repeat(haul["queue"]),
+        haul["keys"] or repeat(haul["key"]),
+        haul["kinds"] or repeat(haul["kind"]),
+        haul["payloads"],
+        repeat(NO_HEADERS) if headers is None else [json.loads(each) if each else NO_HEADERS for each in headers],
+        haul["priorities"] or repeat(haul["priority"]),
+        haul["attempts"] or repeat(0),
+        created,
+        haul["dues"] or created,
+        haul["entered"] or created,
+        haul["expiries"] or repeat(haul["expires_at"]),
+        haul["retries_of"] or repeat(None),
+        strict=False,  # what all have in common goes on for ever
     )
+    return [
+        Delivered(
+            token=token,
+            lane=lane,
+            offset=offset,
+            id=id,
+            queue=queue,
+            key=key,
+            kind=kind,
+            payload=payload,
+            headers=said,
+            priority=priority,
+            attempt=attempts + 1,
+            created_at=made,
+            due_at=due or made,
+            entered_at=entered,
+            expires_at=expires,
+            retry_of=retry_of,
+        )
+        for (
+            lane,
+            offset,
+            id,
+            queue,
+            key,
+            kind,
+            payload,
+            said,
+            priority,
+            attempts,
+            made,
+            due,
+            entered,
+            expires,
+            retry_of,
+        ) in columns
+    ]
 
 
 async def claim_again(engine: PostgresEngine, connection: Connection, wants: Sequence[Want]) -> list[Any]:
@@ -88,4 +153,4 @@ async def claim_again(engine: PostgresEngine, connection: Connection, wants: Seq
     for number, want in enumerate(wants):
         held = await connection.fetch(engine.sql.claimed, want.token, number)
         rows += held or [{**ASK_AT_ONCE, "want": number}]
-    return rows if any(row["lane_id"] is not None for row in rows) else []
+    return rows if any(row["ids"] is not None for row in rows) else []

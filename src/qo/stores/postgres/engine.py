@@ -42,7 +42,7 @@ from qo.core.outcome import (
 from qo.core.queue import QueueSettings
 from qo.stores.postgres import inspect, schema
 from qo.stores.postgres.address import Address
-from qo.stores.postgres.claim import claim_again, claimed_from, wants_text
+from qo.stores.postgres.claim import claim_again, claimed_from, is_plain, plain_want, plain_wants, wants_text
 from qo.stores.postgres.extend import extend
 from qo.stores.postgres.listener import Listener
 from qo.stores.postgres.pool import Connection, Pool
@@ -91,7 +91,6 @@ class PostgresEngine:
         engine = cls(address, **options)
         try:
             await engine.pool.call(engine._bring_forward)
-            await engine._listener.open()
         except BaseException:
             await engine.close()
             raise
@@ -140,6 +139,7 @@ class PostgresEngine:
         return answers
 
     async def claim(self, wants: Sequence[Want]) -> Sequence[Claimed | Nothing]:
+        await self._listen()
         text = wants_text(wants)
         moved = False
         for number in range(ADVANCE_ROUNDS):
@@ -153,6 +153,8 @@ class PostgresEngine:
     async def settle(
         self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
     ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
+        if then:
+            await self._listen()
         answers, claims = await settle(self, settlements, then)
         return answers, await self.claim(then) if claims is None else claims
 
@@ -270,6 +272,7 @@ class PostgresEngine:
     async def jobs(self, ids: Sequence[MessageId]) -> Sequence[Job | None]:
         unregistered = [id for id in ids if id in self._watched and id not in self._registered]
         if unregistered:
+            await self._listen()
             until = self.local_now + WATCH_LENGTH
             await self.value("watch", self.sql.watch, unregistered, until)
             self._registered.update(id for id in unregistered if id in self._watched)
@@ -288,6 +291,11 @@ class PostgresEngine:
         return await inspect.health(self)
 
     # Inside
+
+    async def _listen(self) -> None:
+        """Whoever asks may have to wait, and must then not miss a hint."""
+        if not self._listener.is_open:
+            await self._listener.open()
 
     def _told(self, hint: Hint) -> None:
         """Whoever listens by then: that is said after the listener was made."""
@@ -308,7 +316,11 @@ class PostgresEngine:
             if found:
                 return found
         try:
-            rows: list[Any] = await connection.fetch(self.sql.claim, text, moved, self.draw, self.now)
+            if len(wants) == 1 and is_plain(wants[0]):
+                plain = plain_want(wants[0])
+                rows: list[Any] = await connection.fetch(self.sql.claim_one, text, *plain, moved, self.now)
+            else:
+                rows = await connection.fetch(self.sql.claim, text, *plain_wants(wants), moved, self.now)
         except asyncpg.UniqueViolationError:  # the first try was under way still when we looked, and was made after all
             rows = await claim_again(self, connection, wants)
         return rows

@@ -1,6 +1,6 @@
 """Hints from other processes: one connection that listens.
 
-It listens before the first claim is made. When it is lost everything is asked
+It listens before the first claim is made; a process that only pushes has none. When it is lost everything is asked
 again after it is back, because nobody knows what was missed. Where listening does
 not work (a transaction pooler in between), the broker polls.
 """
@@ -39,13 +39,19 @@ class Listener:
         self._connection: Connection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._probes: dict[str, asyncio.Event] = {}
+        self._opening = asyncio.Lock()
         self._closed = False
         self.must_poll = pool.address.wake == "poll"
+        self.is_open = self.must_poll
 
     async def open(self) -> None:
-        """Listen, and find out whether that works."""
-        if self.must_poll:
-            return
+        """Listen, and find out whether that works; once."""
+        async with self._opening:
+            if not self.is_open:
+                await self._open()
+                self.is_open = True
+
+    async def _open(self) -> None:
         await self._pool.call(self._listen_first)
         if self._pool.address.wake == "auto" and not await self._probe():
             log.warning("the database does not pass notifications on (a pooler?); qo polls instead (?wake=poll)")
@@ -64,6 +70,7 @@ class Listener:
         await self._listen()
 
     async def _listen(self) -> None:
+        await self._hang_up()
         arguments = self._pool.connect_arguments()
         connection: Connection = await asyncpg.connect(**arguments)
         try:

@@ -12,8 +12,9 @@ import asyncio
 import logging
 import random
 import socket
+from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 
@@ -36,6 +37,7 @@ DEADLINE_SECONDS = 30.0
 FIRST_REST_SECONDS = 0.02
 LONGEST_REST_SECONDS = 1.0
 CONNECT_TIMEOUT_SECONDS = 10.0
+CLOSE_TIMEOUT_SECONDS = 5.0
 KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000))
 """A server that does not answer for about 25 seconds is gone."""
 
@@ -59,13 +61,20 @@ def keep_alive(connection: Connection) -> None:
 
 
 class Pool:
-    """At most so many connections, opened when needed."""
+    """At most so many connections, opened when needed; the one that was used last is used next.
+
+    Our own, because a call is one statement: a driver's pool spends several turns of the event loop on lending and
+    taking back, which is as long as the statement takes. Nothing of ours is kept in a session: nothing is to be reset.
+    """
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.deadline_seconds = DEADLINE_SECONDS
         self._closed = False
-        self._pool: asyncpg.Pool[Any] | None = None
+        self._free: list[Connection] = []
+        self._lent: set[Connection] = set()
+        self._opening = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
 
     def connect_arguments(self) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -88,10 +97,9 @@ class Pool:
                 raise Closed("this store was closed")
             began = False
             try:
-                pool = await self._open()
-                async with pool.acquire(timeout=max(deadline - loop.time(), 0.001)) as connection:
-                    began = True
-                    return await work(cast("Connection", connection), unsure)
+                connection = self._take() or await self._wait_or_open(deadline)
+                began = True
+                return await self._run(connection, work, unsure)
             except asyncpg.DataError as error:  # the driver's: it could not say this to the server
                 raise Invalid("value", f"cannot be said to PostgreSQL ({error})") from error
             except RETRIED as error:
@@ -107,30 +115,85 @@ class Pool:
             await asyncio.sleep(rest * (0.5 + random.random()))  # noqa: S311 - no secret
             rest = min(rest * 2, LONGEST_REST_SECONDS)
 
+    async def _run(self, connection: Connection, work: Work[T], unsure: bool) -> T:
+        """Run on a lent connection and take it back, unless it was left in the middle of something."""
+        cut_off = False
+        try:
+            return await work(connection, unsure)
+        except asyncio.CancelledError:
+            cut_off = True
+            raise
+        finally:
+            self._lent.discard(connection)
+            if self._closed or cut_off or connection.is_closed() or connection.is_in_transaction():
+                connection.terminate()
+            else:
+                self._free.append(connection)
+            self._let_next_in()
+
     async def close(self) -> None:
+        """Calls that are under way lose their connection."""
         self._closed = True
-        if self._pool is not None:
+        for connection in self._lent:
+            connection.terminate()
+        free, self._free = self._free, []
+        await asyncio.gather(*(_hang_up(connection) for connection in free))
+        self._let_next_in()
+
+    def _take(self) -> Connection | None:
+        """A free connection that is still open."""
+        while self._free:
+            connection = self._free.pop()
+            if not connection.is_closed():
+                self._lent.add(connection)
+                return connection
+        return None
+
+    async def _wait_or_open(self, deadline: float) -> Connection:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout_at(max(deadline, loop.time() + 0.001)):
+            while len(self._lent) + self._opening >= self.address.pool:
+                turn = loop.create_future()
+                self._waiting.append(turn)
+                await turn
+                if self._closed:
+                    raise Closed("this store was closed")
+                if (connection := self._take()) is not None:
+                    return connection
+            self._opening += 1
             try:
-                await asyncio.wait_for(self._pool.close(), 5)
-            except (TimeoutError, asyncpg.InterfaceError, OSError):
-                self._pool.terminate()
+                connection = await self._connect()
+            except BaseException:
+                self._let_next_in()
+                raise
+            finally:
+                self._opening -= 1
+        self._lent.add(connection)
+        return connection
 
-    async def _open(self) -> asyncpg.Pool[Any]:
-        if self._pool is None:
-            self._pool = asyncpg.create_pool(
-                min_size=0,
-                max_size=self.address.pool,
-                max_inactive_connection_lifetime=0,
-                init=set_up,
-                reset=_leave_as_it_is,
-                **self.connect_arguments(),
-            )
-            await self._pool
-        return self._pool
+    async def _connect(self) -> Connection:
+        connection: Connection = await asyncpg.connect(**self.connect_arguments())
+        try:
+            await set_up(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    def _let_next_in(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                if not self._closed:
+                    return
 
 
-async def _leave_as_it_is(connection: Connection) -> None:
-    """Nothing of ours is kept in a session, so there is nothing to reset: that would be a round trip per call."""
+async def _hang_up(connection: Connection) -> None:
+    try:
+        await connection.close(timeout=CLOSE_TIMEOUT_SECONDS)
+    except (*LOST, asyncpg.PostgresError):
+        connection.terminate()
 
 
 def _gave_up(cause: BaseException, limit: float) -> BaseException:

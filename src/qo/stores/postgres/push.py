@@ -58,12 +58,23 @@ def _is_plain(message: NewMessage) -> bool:
 
 async def _push_plain(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> bool:
     """Whether that was possible: else nothing was done."""
+    [first, *others] = messages
     try:
         async with _undone_on_error(connection):
+            if not others and first.key is None and await _push_one(engine, connection, first):
+                return True
             refusal = await connection.fetchval(engine.sql.push_plain, *_columns(messages), engine.now)
     except asyncpg.UniqueViolationError:
         return False  # an id is known: this push was made before, or is being made
     return refusal is None
+
+
+async def _push_one(engine: PostgresEngine, connection: Connection, one: NewMessage) -> bool:
+    """Whether its lane is there and it is known to be new; else nothing was done."""
+    done: bool = await connection.fetchval(
+        engine.sql.push_one, one.queue, one.kind, one.priority, one.id, one.payload, engine.now
+    )
+    return done
 
 
 def _undone_on_error(connection: Connection) -> Any:
@@ -89,7 +100,8 @@ def _columns(messages: Sequence[NewMessage]) -> tuple[list[Any], ...]:
     keyed = any(lane[1] is not None for lane in lanes)
     for number, lane in enumerate(lanes, 1):
         own = by_lane[lane]
-        numbers += [number] * len(own)
+        if len(lanes) > 1:
+            numbers += [number] * len(own)
         lane_ids = [message.id for message in own]
         ids += lane_ids
         payloads += [message.payload for message in own]
@@ -103,8 +115,13 @@ def _columns(messages: Sequence[NewMessage]) -> tuple[list[Any], ...]:
             run_lasts.append(last)
             run_starts.append(start)
             start += count
-    names = [list(column) for column in zip(*lanes, strict=True)]
-    return (*names, numbers, ids, payloads, kinds, priorities, run_lanes, run_firsts, run_lasts, run_starts)
+    return (*_names(by_lane), numbers, ids, payloads, kinds, priorities, run_lanes, run_firsts, run_lasts, run_starts)
+
+
+def _names(by_lane: dict[Lane, list[NewMessage]]) -> list[list[Any]]:
+    """The lanes' names, as columns; the kind and priority of a keyed one are its first message's."""
+    names = [(queue, key, own[0].kind, own[0].priority) for (queue, key, *_), own in by_lane.items()]
+    return [list(column) for column in zip(*names, strict=True)]
 
 
 def lane_of(message: NewMessage) -> Lane:

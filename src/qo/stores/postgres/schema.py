@@ -22,7 +22,7 @@ from qo.core.queue import QueueSettings
 VERSIONS_AHEAD = 1
 """How much newer a schema may be than this qo."""
 
-FUNCTIONS = ("lanes", "outcomes", "push", "advance", "claim", "settle", "groups", "tidy", "enqueue", "planning")
+FUNCTIONS = ("lanes", "outcomes", "push", "advance", "take", "claim", "settle", "groups", "tidy", "enqueue", "planning")
 """The files of `sql/`, in the order in which they build on each other."""
 
 _NUMBERED = re.compile(r"^(\d{4})_\w+\.sql$")

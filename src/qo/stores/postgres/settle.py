@@ -19,7 +19,7 @@ from qo.core.lease import (
     Verdict,
     Want,
 )
-from qo.stores.postgres.claim import claim_again, claimed_from, wants_text
+from qo.stores.postgres.claim import NOT_PLAIN, claim_again, claimed_from, plain_wants, wants_text
 from qo.stores.postgres.pool import Connection
 
 if TYPE_CHECKING:
@@ -46,7 +46,8 @@ async def settle(
         wants = None if held else text
         leases = None if again else _only_done(settlements)
         if leases is not None:
-            rows = await connection.fetch(engine.sql.settle_done, *_ranges(leases), wants, engine.draw, engine.now)
+            plain = plain_wants(then) if wants else NOT_PLAIN
+            rows = await connection.fetch(engine.sql.settle_done, *_ranges(leases), wants, *plain, engine.now)
             if rows[0]["signal"] != ITEM_BY_ITEM:
                 return _all_done(settlements, leases, rows[0]["ended"]), rows, held
         rows = await connection.fetch(engine.sql.settle, *columns_of(settlements), wants, engine.draw, engine.now)

@@ -1,3 +1,6 @@
+-- name: push_one
+SELECT qo.push_one($1, $2, $3, $4, $5, $6);
+
 -- name: push_plain
 SELECT qo.push_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
@@ -11,38 +14,21 @@ SELECT answer FROM qo.nonces WHERE nonce = $1;
 INSERT INTO qo.nonces (nonce, at, answer) VALUES ($1, coalesce($2, clock_timestamp()), $3);
 
 -- name: claim
-SELECT want, lane_id, "offset", id, queue, key, kind, payload, headers, priority, attempt, created_at, due_at, entered_at,
-       expires_at, retry_of, wait, owner_limited, signal
-FROM qo.claim($1, $2, $3, $4);
+SELECT want, wait, owner_limited, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7)::qo.plain_wants, $8, $9);
+
+-- name: claim_one
+SELECT want, wait, owner_limited, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
 -- name: claimed
 -- What a token holds: after a claim whose answer was lost.
-SELECT $2::integer AS want, e.lane_id, m."offset", m.id, q.name AS queue, l.key, coalesce(m.kind, l.kind) AS kind, m.payload, m.headers,
-       coalesce(m.priority, l.priority) AS priority,
-       coalesce(r.attempts, CASE WHEN c.keyed AND m."offset" = e.from_offset THEN c.attempts ELSE 0 END) + 1 AS attempt,
-       m.created_at, m.due_at, m.entered_at, e.expires_at, m.retry_of, NULL::interval AS wait, false AS owner_limited,
-       NULL::text AS signal
-FROM qo.leases e JOIN qo.cursors c ON c.id = e.cursor_id JOIN qo.lanes l ON l.id = e.lane_id JOIN qo.queues q ON q.id = l.queue_id
-CROSS JOIN LATERAL (
-    SELECT unnest(e.retried) AS "offset", 0 AS place
-    UNION ALL SELECT o, 1 FROM unnest(int8multirange(int8range(e.from_offset, e.to_offset)) - e.settled) gap,
-        generate_series(lower(gap), upper(gap) - 1) o
-    WHERE NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = o)
-) t JOIN qo.messages m ON m.lane_id = e.lane_id AND m."offset" = t."offset"
-LEFT JOIN qo.retries r ON r.cursor_id = c.id AND r."offset" = m."offset" AND r.token = e.token
-WHERE e.token = $1 AND e.ended_at IS NULL ORDER BY e.claimed_at, e.lane_id, t.place, t."offset";
+SELECT want, wait, owner_limited, signal, (haul).* FROM qo.claimed($1, $2);
 
 -- name: settle
-SELECT want, lane_id, "offset", id, queue, key, kind, payload, headers, priority, attempt, created_at, due_at, entered_at,
-       expires_at, retry_of, wait, owner_limited, signal,
-       (SELECT array_agg((x).number) FROM unnest(answers) x) AS numbers, (SELECT array_agg((x).answer) FROM unnest(answers) x) AS answers,
-       (SELECT array_agg((x).verdict) FROM unnest(answers) x) AS verdicts, (SELECT array_agg((x).ended) FROM unnest(answers) x) AS ended
+SELECT want, wait, owner_limited, signal, (haul).*, numbers, answers, verdicts, ended
 FROM qo.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: settle_done
-SELECT want, lane_id, "offset", id, queue, key, kind, payload, headers, priority, attempt, created_at, due_at, entered_at,
-       expires_at, retry_of, wait, owner_limited, signal, ended
-FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, $5, $6);
+SELECT want, wait, owner_limited, signal, (haul).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, ROW($5, $6, $7, $8, $9, $10)::qo.plain_wants, $11);
 
 -- name: extend
 SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend($1, $2, $3, $4, $5, $6);

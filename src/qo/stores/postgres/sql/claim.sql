@@ -1,80 +1,77 @@
 -- claim: lease ready messages, higher priority first, then oldest head.
 
--- A want as the functions use it: its fronts are groups in queues that are not paused.
-CREATE TYPE qo.want AS (
-    number integer,
-    token text,
-    fronts bigint[],        -- ids of groups
-    queues bigint[],        -- of which queue each is
-    kinds text[],
-    key text,
-    messages integer,
-    lanes integer,
-    lane_messages integer,
-    lease double precision,
-    owner text,
-    at_delivery boolean
-);
-
--- What a claim took of one lane, in the order in which it is delivered.
-CREATE TYPE qo.haul AS (
+-- A row of an answer: something that was taken; or a want that got nothing, and how long to wait before asking again (a
+-- length, because the asker's clock may not be ours); or, in the first row of a settle, how its items were taken.
+-- `signal` says what must be done before the claim can be made: join a group, move intake, let leases lapse.
+CREATE TYPE qo.served AS (
+    haul qo.haul,
     want integer,
-    lane_id bigint,
-    offsets bigint[],
-    attempts integer[],             -- that each had before
-    expires_at timestamptz
+    wait interval,
+    owner_limited boolean,
+    signal text,
+    numbers integer[],
+    answers text[],
+    verdicts text[],
+    ended boolean[]
 );
 
--- Resolve wants. `signal` says what must be done first, in a transaction of its own: join a group, move intake, let
--- leases lapse.
-CREATE FUNCTION qo.read_wants(p_wants jsonb, p_now timestamptz, p_moved boolean, OUT wants qo.want[], OUT signal text, OUT more boolean)
-LANGUAGE plpgsql STABLE AS $$
+-- Resolve wants. `signal` as above; `more`: there was something to be done first, and enough of it was; `unnoted`: a group is
+-- to be noted as active. Here as in all that every claim does, several small statements cost less than one that joins.
+CREATE FUNCTION qo.read_wants(p_wants jsonb, p_now timestamptz, p_moved boolean, OUT wants qo.want[], OUT signal text, OUT more boolean,
+                              OUT unnoted boolean) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_want jsonb;
     w qo.want;
-    v_names text[];
-    v_known integer;
-    v_all text[] := '{}';
-    v_groups bigint[] := '{}';
+    v_name text;
+    v_queue bigint;
+    v_paused boolean;
+    v_group bigint;
+    v_claimed timestamptz;
+    v_intake boolean := false;
+    v_lapse boolean := false;
 BEGIN
     wants := '{}';
-    more := false;
-    FOR v_want IN SELECT value FROM jsonb_array_elements(p_wants) LOOP
-        v_names := qo.queues_of(v_want);
-        SELECT coalesce(array_agg(g.id ORDER BY q.ordinality) FILTER (WHERE NOT k.paused), '{}'),
-               coalesce(array_agg(k.id ORDER BY q.ordinality) FILTER (WHERE NOT k.paused), '{}'),
-               count(g.id)
-        INTO w.fronts, w.queues, v_known
-        FROM unnest(v_names) WITH ORDINALITY q (name, ordinality)
-        JOIN qo.queues k ON k.name = q.name JOIN qo.groups g ON g.queue_id = k.id AND g.name = v_want ->> 'group';
-        IF v_want ->> 'group' <> 'default' AND (v_known < cardinality(v_names) OR (v_want -> 'filter' <> 'null'
-                AND NOT EXISTS (SELECT FROM qo.group_filters f WHERE f.name = v_want ->> 'group'
-                    AND f.namespace IS NOT DISTINCT FROM v_want -> 'filter' ->> 'namespace'
-                    AND f.task IS NOT DISTINCT FROM v_want -> 'filter' ->> 'task'))) THEN
+    unnoted := false;
+    IF p_wants @? '$[*].filter' THEN
+        IF qo.joins_by_filter(p_wants) THEN
             signal := 'join';
             RETURN;
         END IF;
-        w.number := cardinality(wants);
-        w.token := v_want ->> 'token';
-        w.kinds := CASE WHEN v_want -> 'kinds' <> 'null' THEN ARRAY(SELECT jsonb_array_elements_text(v_want -> 'kinds')) END;
-        w.key := v_want ->> 'key';
-        w.messages := (v_want ->> 'messages')::integer;
-        w.lanes := (v_want ->> 'lanes')::integer;
-        w.lane_messages := (v_want ->> 'lane_messages')::integer;
-        w.lease := (v_want ->> 'lease')::double precision;
-        w.owner := v_want ->> 'owner';
-        w.at_delivery := (v_want ->> 'auto_settle')::boolean;
-        wants := wants || w;
-        v_groups := v_groups || w.fronts;
-        v_all := v_all || ARRAY(SELECT n FROM unnest(v_names) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n AND k.paused));
-    END LOOP;
-    IF EXISTS (SELECT FROM unnest(v_all) n WHERE EXISTS (SELECT FROM qo.intake i WHERE i.queue = n AND i.canceled_at IS NULL AND i.due_at <= p_now)) THEN
-        IF p_moved THEN more := true; ELSE signal := 'intake'; END IF;
-    ELSIF EXISTS (SELECT FROM unnest(v_groups) g WHERE EXISTS (SELECT FROM qo.leases e WHERE e.group_id = g AND e.ended_at IS NULL AND e.expires_at <= p_now)
-              OR EXISTS (SELECT FROM qo.cursors c WHERE c.group_id = g AND c.due_at <= p_now AND c.due_at IS NOT NULL)) THEN
-        IF p_moved THEN more := true; ELSE signal := 'lapse'; END IF;
+        p_wants := (SELECT jsonb_agg(x || jsonb_build_object('queues', qo.queues_of(x)) ORDER BY n)
+                    FROM jsonb_array_elements(p_wants) WITH ORDINALITY AS x (x, n));
     END IF;
+    FOR i IN 0..jsonb_array_length(p_wants) - 1 LOOP
+        v_want := p_wants -> i;
+        w := (i, v_want ->> 'token', '{}', '{}', NULL, v_want ->> 'key', v_want ->> 'messages', v_want ->> 'lanes', v_want ->> 'lane_messages',
+              v_want ->> 'lease', v_want ->> 'owner', v_want ? 'auto_settle')::qo.want;
+        IF v_want ? 'kinds' THEN w.kinds := ARRAY(SELECT jsonb_array_elements_text(v_want -> 'kinds')); END IF;
+        FOR v_name IN SELECT jsonb_array_elements_text(v_want -> 'queues') LOOP
+            SELECT k.id, k.paused INTO v_queue, v_paused FROM qo.queues k WHERE k.name = v_name;
+            SELECT g.id, g.claimed_at INTO v_group, v_claimed FROM qo.groups g WHERE g.queue_id = v_queue AND g.name = v_want ->> 'group';
+            IF NOT FOUND AND v_want ->> 'group' <> 'default' THEN signal := 'join'; RETURN; END IF;
+            CONTINUE WHEN v_paused;
+            v_intake := v_intake OR EXISTS (SELECT FROM qo.intake t WHERE t.queue = v_name AND t.canceled_at IS NULL AND t.due_at <= p_now);
+            CONTINUE WHEN v_group IS NULL;
+            w.fronts := w.fronts || v_group;
+            w.queues := w.queues || v_queue;
+            v_lapse := v_lapse OR EXISTS (SELECT FROM qo.leases e WHERE e.group_id = v_group AND e.ended_at IS NULL AND e.expires_at <= p_now);
+            v_lapse := v_lapse OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = v_group AND k.due_at <= p_now AND k.due_at IS NOT NULL);
+            unnoted := unnoted OR coalesce(v_claimed <= p_now - interval '1 hour', true);
+        END LOOP;
+        wants := wants || w;
+    END LOOP;
+    more := p_moved AND (v_intake OR v_lapse);
+    signal := CASE WHEN p_moved THEN NULL WHEN v_intake THEN 'intake' WHEN v_lapse THEN 'lapse' END;
 END $$;
+
+-- Whether a group that was named with a filter has not joined all the queues that it chooses, or is not known by that filter.
+CREATE FUNCTION qo.joins_by_filter(p_wants jsonb) RETURNS boolean LANGUAGE sql STABLE AS $$
+    SELECT EXISTS (
+        SELECT FROM jsonb_array_elements(p_wants) w WHERE w ? 'filter' AND w ->> 'group' <> 'default'
+        AND NOT EXISTS (SELECT FROM qo.group_filters f WHERE f.name = w ->> 'group'
+                        AND f.namespace IS NOT DISTINCT FROM w -> 'filter' ->> 'namespace'
+                        AND f.task IS NOT DISTINCT FROM w -> 'filter' ->> 'task'));
+$$;
 
 -- The queues that a want names, or that its filter chooses.
 CREATE FUNCTION qo.queues_of(p_want jsonb) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
@@ -82,8 +79,8 @@ DECLARE
     v_namespace text := p_want -> 'filter' ->> 'namespace';
     v_task text := p_want -> 'filter' ->> 'task';
 BEGIN
-    IF p_want -> 'filter' = 'null' THEN
-        RETURN ARRAY(SELECT name FROM jsonb_array_elements_text(p_want -> 'queues') WITH ORDINALITY q (name, n) GROUP BY name ORDER BY min(n));
+    IF NOT p_want ? 'filter' THEN
+        RETURN ARRAY(SELECT jsonb_array_elements_text(p_want -> 'queues'));
     ELSIF v_namespace IS NOT NULL THEN
         RETURN ARRAY(SELECT name FROM qo.queues WHERE namespace = v_namespace AND (v_task IS NULL OR task = v_task) ORDER BY id LIMIT 1000);
     ELSE
@@ -92,79 +89,108 @@ BEGIN
 END $$;
 
 -- The open cursors that wants may take from. Claims wait for these locks, so all are taken in one pass by id.
-CREATE FUNCTION qo.open_cursors(p_wants qo.want[], p_now timestamptz) RETURNS bigint[] LANGUAGE sql STABLE AS $$
-    SELECT coalesce(array_agg(DISTINCT c.id), '{}') FROM unnest(p_wants) w CROSS JOIN unnest(w.fronts) g
-    CROSS JOIN LATERAL (
-        SELECT o.id FROM qo.cursors o WHERE o.group_id = g AND NOT o.keyed AND o.state = 'ready'
-        UNION ALL
-        SELECT r.cursor_id FROM qo.retries r WHERE r.group_id = g AND r.token IS NULL AND r.due_at <= p_now
-    ) c WHERE w.key IS NULL;
-$$;
-
--- Whether this owner may take a message that was lost before: an owner holds at most one such at a time.
-CREATE FUNCTION qo.may_take_fragile(p_owner text, p_now timestamptz) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT p_owner IS NULL OR NOT EXISTS (
-        SELECT FROM qo.leases WHERE owner = p_owner AND fragile IS NOT NULL AND ended_at IS NULL AND expires_at > p_now);
-$$;
+CREATE FUNCTION qo.open_cursors(p_wants qo.want[], p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    w qo.want;
+    v_front bigint;
+    v_found bigint[] := '{}';
+BEGIN
+    FOREACH w IN ARRAY p_wants LOOP
+        CONTINUE WHEN w.key IS NOT NULL;
+        FOREACH v_front IN ARRAY w.fronts LOOP
+            v_found := v_found || ARRAY(SELECT c.id FROM qo.cursors c WHERE c.group_id = v_front AND NOT c.keyed AND c.state = 'ready')
+                || ARRAY(SELECT r.cursor_id FROM qo.retries r WHERE r.group_id = v_front AND r.token IS NULL AND r.due_at <= p_now);
+        END LOOP;
+    END LOOP;
+    RETURN v_found;
+END $$;
 
 -- Serve one want. Open cursors were locked by the caller; keyed ones are locked here, those of others are skipped.
-CREATE FUNCTION qo.serve(w qo.want, p_draw double precision, p_now timestamptz,
-                         OUT hauls qo.haul[], OUT contended boolean, OUT met_fragile boolean) LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.serve(w qo.want, p_now timestamptz, OUT hauls qo.haul[], OUT contended boolean, OUT met_fragile boolean)
+LANGUAGE plpgsql AS $$
 DECLARE
-    v_passed bigint[] := '{}';
-    v_lanes integer := 0;
-    v_fragile boolean := qo.may_take_fragile(w.owner, p_now);
+    v_front bigint;
+    v_keyed boolean := false;       -- whether keyed lanes are ready
+    v_unsure boolean := false;
+    v_blind boolean;
+    v_fragile boolean;              -- whether this owner may take a message that was lost before: it holds one such at a time
     v_before boolean;
-    v_haul qo.haul;
+    v_heads boolean := w.lane_messages = 1 AND NOT w.at_delivery AND w.key IS NULL;   -- whether to take heads together
+    v_passed bigint[] := '{}';
+    v_ids bigint[];
+    v_are_keyed boolean[];
+    v_number integer;
+    v_end integer;
+    v_locked bigint[];
     v_count integer := 0;
-    v_took boolean;
-    v_limit integer;
-    v_room integer;
-    v_candidates bigint[];
+    v_lanes integer := 0;
+    v_limit integer := w.messages;  -- lanes that may yet be taken from
     v_again boolean := true;
-    v_id bigint;
-    c qo.cursors;
+    h qo.haul;
+    t record;
 BEGIN
     hauls := '{}';
     contended := false;
     met_fragile := false;
-    PERFORM qo.look_again(w, p_now);
+    v_fragile := w.owner IS NULL OR NOT EXISTS (
+        SELECT FROM qo.leases e WHERE e.owner = w.owner AND e.fragile IS NOT NULL AND e.ended_at IS NULL AND e.expires_at > p_now);
+    FOREACH v_front IN ARRAY w.fronts LOOP
+        -- The index has cursors whose head nobody could look at first.
+        SELECT c.head_kind IS NULL INTO v_blind FROM qo.cursors c WHERE c.group_id = v_front AND c.keyed AND c.state = 'ready'
+        ORDER BY c.head_priority DESC, c.head_entered_at, c.lane_id LIMIT 1;
+        v_keyed := v_keyed OR FOUND;
+        v_unsure := v_unsure OR coalesce(v_blind, false);
+    END LOOP;
+    IF v_unsure THEN PERFORM qo.look_again(w, p_now); END IF;
+    <<looking>>
     WHILE v_again LOOP
-        v_room := w.messages - v_count;
-        v_limit := least(v_room, coalesce(w.lanes - v_lanes, v_room));
+        v_limit := least(w.messages - v_count, w.lanes - v_lanes);
         EXIT WHEN v_limit <= 0;
-        v_candidates := qo.candidates(w, v_limit + cardinality(v_passed), v_passed, v_fragile, p_now);
+        SELECT k.ids, k.keyed INTO v_ids, v_are_keyed FROM qo.candidates(w, v_limit, v_passed, v_keyed, v_fragile, p_now) k;
         IF NOT v_fragile AND w.key IS NULL THEN
             met_fragile := met_fragile OR EXISTS (
                 SELECT FROM qo.retries r JOIN qo.cursors k ON k.id = r.cursor_id WHERE r.group_id = ANY (w.fronts) AND r.token IS NULL
                 AND r.due_at <= p_now AND r.losses >= 2 AND (w.kinds IS NULL OR k.head_kind = ANY (w.kinds)));
         END IF;
         v_again := false;
-        FOREACH v_id IN ARRAY v_candidates LOOP
-            SELECT * INTO c FROM qo.cursors WHERE id = v_id AND (NOT keyed OR state = 'ready') FOR UPDATE SKIP LOCKED;
-            v_passed := v_passed || v_id;
-            IF NOT FOUND THEN
+        v_number := 1;
+        WHILE v_number <= cardinality(v_ids) LOOP
+            EXIT looking WHEN v_count >= w.messages OR v_lanes >= w.lanes;
+            IF v_heads AND v_are_keyed[v_number] THEN
+                v_end := least(coalesce(array_position(v_are_keyed, false, v_number) - 1, cardinality(v_ids)),
+                               v_number - 1 + least(w.messages - v_count, w.lanes - v_lanes));
+                v_locked := ARRAY(SELECT id FROM qo.cursors WHERE id = ANY (v_ids[v_number : v_end]) AND state = 'ready' FOR UPDATE SKIP LOCKED);
+                h := qo.take_heads(w, v_locked, p_now);
+                v_heads := h.offsets IS NOT NULL OR cardinality(v_locked) = 0;
+                IF v_heads THEN
+                    contended := contended OR cardinality(v_locked) <= v_end - v_number;
+                    v_again := v_again OR cardinality(v_locked) > 0;
+                    v_passed := v_passed || v_ids[v_number : v_end];
+                    v_number := v_end + 1;
+                    v_count := v_count + cardinality(v_locked);
+                    v_lanes := v_lanes + cardinality(v_locked);
+                    IF cardinality(v_locked) > 0 THEN hauls := hauls || h; END IF;
+                    CONTINUE;
+                END IF;
+            END IF;
+            v_before := v_fragile;
+            t := qo.take(w, v_ids[v_number], w.messages - v_count, v_fragile, p_now);
+            v_passed := v_passed || v_ids[v_number];
+            v_number := v_number + 1;
+            v_fragile := t.fragile;
+            IF t.outcome = 'busy' THEN
                 contended := true;
                 CONTINUE;
             END IF;
             v_again := true;
-            v_before := v_fragile;
-            v_room := w.messages - v_count;
-            IF c.keyed AND c.losses >= 2 AND NOT v_fragile THEN
-                met_fragile := true;
-                v_took := false;
-            ELSE
-                SELECT (t.got).*, t.fragile INTO v_haul.want, v_haul.lane_id, v_haul.offsets, v_haul.attempts, v_haul.expires_at, v_fragile
-                FROM qo.take(w, c, v_room, v_fragile, p_draw, p_now) t;
-                v_took := v_haul.lane_id IS NOT NULL;
-                IF v_took THEN
-                    hauls := hauls || v_haul;
-                    v_count := v_count + cardinality(v_haul.offsets);
-                    v_lanes := v_lanes + 1;
-                END IF;
+            met_fragile := met_fragile OR t.outcome = 'fragile';
+            IF t.outcome = 'taken' THEN
+                hauls := hauls || t.got;
+                v_count := v_count + cardinality((t.got).ids);
+                v_lanes := v_lanes + 1;
             END IF;
-            -- Full; or lanes look different now; or one gave nothing, and a better one may not be listed.
-            EXIT WHEN v_count >= w.messages OR v_lanes >= w.lanes OR v_before <> v_fragile OR NOT v_took;
+            -- Lanes look different now; or one gave nothing, and a better one may not be listed.
+            EXIT WHEN v_before <> v_fragile OR t.outcome <> 'taken';
         END LOOP;
     END LOOP;
     IF v_count = 0 AND NOT contended THEN
@@ -184,293 +210,329 @@ BEGIN
 END $$;
 
 -- Whether something may be there that could not be seen: a cursor that is ready though its lane shows nothing.
-CREATE FUNCTION qo.left_unsure(w qo.want) RETURNS boolean LANGUAGE sql STABLE AS $$
-    SELECT EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (w.fronts) AND k.keyed AND k.state = 'ready' AND k.head_kind IS NULL)
+CREATE FUNCTION qo.left_unsure(w qo.want) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (w.fronts) AND k.keyed AND k.state = 'ready' AND k.head_kind IS NULL)
         OR w.key IS NULL AND EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (w.fronts) AND NOT k.keyed AND k.state = 'ready'
             AND (w.kinds IS NULL OR k.head_kind = ANY (w.kinds)));
+END $$;
+
+-- Cursors to take from, best first: those that were not passed, and of keyed ones no more than the limit.
+CREATE FUNCTION qo.candidates(w qo.want, p_limit integer, p_passed bigint[], p_keyed boolean, p_fragile boolean, p_now timestamptz,
+                              OUT ids bigint[], OUT keyed boolean[]) LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_limit integer := p_limit + cardinality(p_passed);
+BEGIN
+    IF w.key IS NULL AND NOT p_keyed THEN
+        ids := qo.only_open(w, p_now);
+        IF ids IS NOT NULL THEN
+            IF ids <@ p_passed THEN ids := '{}'; END IF;
+            RETURN;
+        END IF;
+    END IF;
+    IF w.key IS NOT NULL THEN
+        SELECT array_agg(c.id ORDER BY c.head_priority DESC, c.head_entered_at, c.lane_id) INTO ids
+        FROM unnest(w.queues, w.fronts) AS f (queue, grp)
+        JOIN qo.lanes l ON l.queue_id = f.queue AND l.key = w.key JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = f.grp
+        WHERE c.state = 'ready' AND c.head_kind IS NOT NULL AND (w.kinds IS NULL OR c.head_kind = ANY (w.kinds)) AND c.id <> ALL (p_passed);
+    ELSIF NOT p_keyed THEN
+        SELECT array_agg(o.id ORDER BY o.priority DESC, o.entered_at, o.lane_id) INTO ids
+        FROM qo.open_heads(w, p_fragile, p_now) o WHERE o.id <> ALL (p_passed);
+    ELSE
+        SELECT array_agg(k.id ORDER BY k.priority DESC, k.entered_at, k.lane_id), array_agg(k.keyed ORDER BY k.priority DESC, k.entered_at, k.lane_id)
+        INTO ids, keyed FROM (
+            SELECT c.id, c.head_priority AS priority, c.head_entered_at AS entered_at, c.lane_id, true AS keyed FROM unnest(w.fronts) g CROSS JOIN LATERAL (
+                SELECT * FROM qo.cursors o WHERE w.kinds IS NULL AND o.group_id = g AND o.keyed AND o.state = 'ready' AND o.head_kind IS NOT NULL
+                ORDER BY o.head_priority DESC, o.head_entered_at, o.lane_id LIMIT v_limit) c
+            UNION ALL
+            SELECT c.id, c.head_priority, c.head_entered_at, c.lane_id, true FROM unnest(w.fronts) g CROSS JOIN unnest(w.kinds) kind CROSS JOIN LATERAL (
+                SELECT * FROM qo.cursors o WHERE o.group_id = g AND o.head_kind = kind AND o.keyed AND o.state = 'ready'
+                ORDER BY o.head_priority DESC, o.head_entered_at, o.lane_id LIMIT v_limit) c
+            UNION ALL
+            SELECT o.id, o.priority, o.entered_at, o.lane_id, false FROM qo.open_heads(w, p_fragile, p_now) o
+        ) k WHERE k.id <> ALL (p_passed);
+    END IF;
+    ids := coalesce(ids, '{}');
+END $$;
+
+-- The open lane to take from, if there is no other to compare it with; none at all is {}.
+CREATE FUNCTION qo.only_open(w qo.want, p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_front bigint;
+    v_found bigint[] := '{}';
+BEGIN
+    FOREACH v_front IN ARRAY w.fronts LOOP
+        IF EXISTS (SELECT FROM qo.retries r WHERE r.group_id = v_front AND r.token IS NULL AND r.due_at <= p_now) THEN RETURN NULL; END IF;
+        v_found := v_found || ARRAY(SELECT c.id FROM qo.cursors c WHERE c.group_id = v_front AND NOT c.keyed AND c.state = 'ready'
+                                    AND (w.kinds IS NULL OR c.head_kind = ANY (w.kinds)) LIMIT 2);
+        IF cardinality(v_found) > 1 THEN RETURN NULL; END IF;
+    END LOOP;
+    RETURN v_found;
+END $$;
+
+-- Open lanes to take from, with their heads. A head is the first due retry, else the first fresh message; a lane that has
+-- only messages to be passed is listed too, so that they are; so is one that has none, left ready by someone who could not look.
+CREATE FUNCTION qo.open_heads(w qo.want, p_fragile boolean, p_now timestamptz)
+RETURNS TABLE (id bigint, priority integer, entered_at timestamptz, lane_id bigint) LANGUAGE sql STABLE AS $$
+    SELECT c.id, c.head_priority, coalesce(r.entered_at, m.entered_at, p.entered_at), c.lane_id
+    FROM unnest(w.fronts) g
+    CROSS JOIN LATERAL (SELECT o.* FROM qo.cursors o WHERE o.group_id = g AND NOT o.keyed AND o.state = 'ready'
+                        UNION SELECT o.* FROM qo.cursors o WHERE o.id IN (SELECT t.cursor_id FROM qo.retries t
+                            WHERE t.group_id = g AND t.token IS NULL AND t.due_at <= p_now AND (t.losses < 2 OR p_fragile))) c
+    CROSS JOIN LATERAL (SELECT greatest(c.position, (SELECT e.last FROM qo.leases e WHERE e.cursor_id = c.id AND e.epoch = c.epoch
+                                                     ORDER BY e.last DESC LIMIT 1)) AS position) at
+    LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.retries t WHERE t.cursor_id = c.id AND t.token IS NULL AND t.due_at <= p_now
+                       AND (t.losses < 2 OR p_fragile) ORDER BY t.due_at, t."offset" LIMIT 1) r ON true
+    LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.messages t WHERE r.entered_at IS NULL AND t.lane_id = c.lane_id
+                       AND t."offset" >= at.position AND (t.group_id IS NULL OR t.group_id = c.group_id)
+                       AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = t."offset")
+                       ORDER BY t."offset" LIMIT 1) m ON true
+    LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.messages t WHERE r.entered_at IS NULL AND m.entered_at IS NULL
+                       AND t.lane_id = c.lane_id AND t."offset" >= at.position ORDER BY t."offset" LIMIT 1) p ON true
+    WHERE w.kinds IS NULL OR c.head_kind = ANY (w.kinds);
 $$;
 
--- Cursors to take from, best first.
-CREATE FUNCTION qo.candidates(w qo.want, p_limit integer, p_passed bigint[], p_fragile boolean, p_now timestamptz)
-RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
-BEGIN
-    IF w.key IS NOT NULL THEN
-        RETURN ARRAY(SELECT c.id FROM unnest(w.queues, w.fronts) AS f (queue, grp)
-            JOIN qo.lanes l ON l.queue_id = f.queue AND l.key = w.key JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = f.grp
-            WHERE c.state = 'ready' AND c.head_kind IS NOT NULL AND (w.kinds IS NULL OR c.head_kind = ANY (w.kinds)) AND c.id <> ALL (p_passed)
-            ORDER BY c.head_priority DESC, c.head_entered_at, c.lane_id);
-    END IF;
-    RETURN ARRAY(
-        SELECT k.id FROM (
-            SELECT c.id, c.head_priority, c.head_entered_at, c.lane_id FROM unnest(w.fronts) g CROSS JOIN LATERAL (
-                SELECT * FROM qo.cursors o WHERE w.kinds IS NULL AND o.group_id = g AND o.keyed AND o.state = 'ready' AND o.head_kind IS NOT NULL
-                ORDER BY o.head_priority DESC, o.head_entered_at, o.lane_id LIMIT p_limit) c
-            UNION ALL
-            SELECT c.id, c.head_priority, c.head_entered_at, c.lane_id FROM unnest(w.fronts) g CROSS JOIN unnest(w.kinds) kind CROSS JOIN LATERAL (
-                SELECT * FROM qo.cursors o WHERE o.group_id = g AND o.head_kind = kind AND o.keyed AND o.state = 'ready'
-                ORDER BY o.head_priority DESC, o.head_entered_at, o.lane_id LIMIT p_limit) c
-            UNION ALL
-            -- An open lane's head is its first due retry, else its first fresh message; one that has only messages to be passed
-            -- is taken too, so that they are; so is one that has none, left ready by someone who could not look.
-            SELECT c.id, l.priority, coalesce(r.entered_at, m.entered_at, p.entered_at), c.lane_id
-            FROM unnest(w.fronts) g
-            CROSS JOIN LATERAL (SELECT o.* FROM qo.cursors o WHERE o.group_id = g AND NOT o.keyed AND o.state = 'ready'
-                                UNION SELECT o.* FROM qo.cursors o WHERE o.id IN (SELECT t.cursor_id FROM qo.retries t
-                                    WHERE t.group_id = g AND t.token IS NULL AND t.due_at <= p_now AND (t.losses < 2 OR p_fragile))) c
-            JOIN qo.lanes l ON l.id = c.lane_id AND (w.kinds IS NULL OR l.kind = ANY (w.kinds))
-            CROSS JOIN LATERAL (SELECT qo.position_of((SELECT x FROM qo.cursors x WHERE x.id = c.id)) AS position) at
-            LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.retries t WHERE t.cursor_id = c.id AND t.token IS NULL AND t.due_at <= p_now
-                               AND (t.losses < 2 OR p_fragile) ORDER BY t.due_at, t."offset" LIMIT 1) r ON true
-            LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.messages t WHERE r.entered_at IS NULL AND t.lane_id = c.lane_id
-                               AND t."offset" >= at.position AND (t.group_id IS NULL OR t.group_id = c.group_id)
-                               AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = t."offset")
-                               ORDER BY t."offset" LIMIT 1) m ON true
-            LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.messages t WHERE r.entered_at IS NULL AND m.entered_at IS NULL
-                               AND t.lane_id = c.lane_id AND t."offset" >= at.position ORDER BY t."offset" LIMIT 1) p ON true
-        ) k WHERE k.id <> ALL (p_passed) ORDER BY k.head_priority DESC, k.head_entered_at, k.lane_id);
-END $$;
-
--- Take what a lane, whose cursor is locked, has for a want.
-CREATE FUNCTION qo.take(w qo.want, c qo.cursors, p_room integer, p_fragile boolean, p_draw double precision, p_now timestamptz,
-                        OUT got qo.haul, OUT fragile boolean) LANGUAGE plpgsql AS $$
-DECLARE
-    q qo.queues;
-    l qo.lanes;
-    v_offsets bigint[] := '{}';     -- what is delivered, in order
-    v_attempts integer[] := '{}';   -- attempts that each had before
-    v_retried bigint[] := '{}';
-    v_passed int8multirange := '{}';
-    v_room integer := p_room;
-    v_position bigint;
-    v_start bigint;
-    v_kind text;
-    v_offset bigint;
-    v_losses integer;
-    v_fragile_at bigint;
-    v_seen integer;
-    v_more boolean;
-    v_first bigint;
-    v_last bigint;
-    v_expires timestamptz;
-    m record;
-BEGIN
-    fragile := p_fragile;
-    SELECT * INTO STRICT l FROM qo.lanes WHERE id = c.lane_id;
-    SELECT * INTO STRICT q FROM qo.queues WHERE id = l.queue_id;
-    v_expires := p_now + make_interval(secs => coalesce(w.lease, (q.rules ->> 'lease')::double precision));
-    IF c.keyed THEN
-        IF c.losses > 0 THEN v_room := 1; END IF;
-        v_room := least(v_room, coalesce(w.lane_messages, v_room));
-    ELSE
-        -- Due retries first.
-        FOR m IN SELECT r."offset", r.attempts, r.losses,
-                        (SELECT t.expires_at FROM qo.messages t WHERE t.lane_id = c.lane_id AND t."offset" = r."offset") AS expires_at
-                 FROM qo.retries r WHERE r.cursor_id = c.id AND r.token IS NULL AND r.due_at <= p_now ORDER BY r.due_at, r."offset" LOOP
-            EXIT WHEN cardinality(v_offsets) >= v_room;
-            CONTINUE WHEN m.losses >= 2 AND NOT p_fragile;
-            IF m.expires_at <= p_now THEN
-                DELETE FROM qo.retries WHERE cursor_id = c.id AND "offset" = m."offset";
-                PERFORM qo.finish(q, c.group_id, c.lane_id, ARRAY[m."offset"], ARRAY['canceled'], ARRAY[m.attempts], ARRAY['expired'],
-                                  '{}', '{}', NULL, '{}', p_now);
-            ELSIF m.losses < 2 OR fragile THEN
-                IF m.losses >= 2 THEN
-                    fragile := false;
-                    v_fragile_at := m."offset";
-                END IF;
-                v_offsets := v_offsets || m."offset";
-                v_attempts := v_attempts || m.attempts;
-                v_retried := v_retried || m."offset";
-            END IF;
-        END LOOP;
-    END IF;
-    v_position := CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END;
-    v_start := v_position;
-    v_more := cardinality(v_offsets) < v_room;
-    IF v_more THEN
-        -- The common case in one statement: messages in a row, nothing among them to be passed.
-        SELECT min(t."offset"), max(t."offset") INTO v_first, v_last FROM (
-            SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= v_position
-            ORDER BY x."offset" LIMIT v_room - cardinality(v_offsets)) t
-        HAVING max(t."offset") - min(t."offset") + 1 = count(*)
-           AND NOT bool_or(coalesce(t.expires_at <= p_now, false) OR coalesce(t.group_id <> c.group_id, false)
-                           OR (c.keyed AND w.kinds IS NOT NULL AND t.kind <> ALL (w.kinds)));
-        IF v_first IS NOT NULL AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= v_first AND s."offset" <= v_last) THEN
-            v_start := v_first;
-            v_position := v_last + 1;
-            v_offsets := v_offsets || ARRAY(SELECT generate_series(v_first, v_last));
-            v_attempts := v_attempts || CASE WHEN c.keyed AND v_first = c.position THEN c.attempts ELSE 0 END
-                || array_fill(0, ARRAY[(v_last - v_first)::integer]);
-            v_more := false;
-        END IF;
-    END IF;
-    <<filling>>
-    WHILE v_more AND cardinality(v_offsets) < v_room LOOP
-        v_seen := 0;
-        FOR m IN SELECT t."offset", t.kind, t.expires_at <= p_now AS expired,
-                        t.group_id IS NOT NULL AND t.group_id <> c.group_id AS elsewhere,
-                        EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = t."offset") AS skipped
-                 FROM qo.messages t WHERE t.lane_id = c.lane_id AND t."offset" >= v_position
-                 ORDER BY t."offset" LIMIT v_room - cardinality(v_offsets) LOOP
-            v_seen := v_seen + 1;
-            IF cardinality(v_offsets) = cardinality(v_retried) AND isempty(v_passed) THEN v_start := m."offset"; END IF;
-            IF m.skipped OR m.elsewhere OR m.expired THEN
-                v_passed := v_passed + int8multirange(int8range(m."offset", m."offset" + 1));
-                IF c.keyed AND NOT m.skipped THEN
-                    INSERT INTO qo.skips (cursor_id, "offset") VALUES (c.id, m."offset") ON CONFLICT DO NOTHING;
-                END IF;
-                IF m.expired AND NOT m.elsewhere AND NOT m.skipped THEN
-                    PERFORM qo.finish(q, c.group_id, c.lane_id, ARRAY[m."offset"], ARRAY['canceled'],
-                        ARRAY[CASE WHEN c.keyed AND m."offset" = c.position THEN c.attempts ELSE 0 END], ARRAY['expired'],
-                        '{}', '{}', NULL, '{}', p_now);
-                END IF;
-            ELSIF c.keyed AND w.kinds IS NOT NULL AND m.kind <> ALL (w.kinds) THEN
-                EXIT filling;
-            ELSE
-                v_offsets := v_offsets || m."offset";
-                v_attempts := v_attempts || CASE WHEN c.keyed AND m."offset" = c.position THEN c.attempts ELSE 0 END;
-            END IF;
-            v_position := m."offset" + 1;
-        END LOOP;
-        EXIT WHEN v_seen = 0;
-    END LOOP;
-    IF c.keyed THEN
-        PERFORM qo.hold_run(w, q, c, v_offsets, v_position, v_expires, p_now);
-        IF cardinality(v_offsets) > 0 AND c.losses >= 2 AND v_offsets[1] = c.position THEN fragile := false; END IF;
-    ELSE
-        PERFORM qo.hold_open(w, c, v_start, v_position, v_passed, v_retried, v_fragile_at, cardinality(v_offsets), v_expires, p_now);
-        IF cardinality(v_retried) > 0 AND w.at_delivery THEN
-            DELETE FROM qo.retries r WHERE r.cursor_id = c.id AND r."offset" = ANY (v_retried);
-        ELSIF cardinality(v_retried) > 0 THEN
-            UPDATE qo.retries r SET token = w.token WHERE r.cursor_id = c.id AND r."offset" = ANY (v_retried);
-        END IF;
-    END IF;
-    IF cardinality(v_offsets) = 0 THEN RETURN; END IF;
-    got := (w.number, c.lane_id, v_offsets, v_attempts, v_expires);
-    IF w.at_delivery THEN
-        PERFORM qo.finish(q, c.group_id, c.lane_id, v_offsets, array_fill('succeeded'::text, ARRAY[cardinality(v_offsets)]),
-                          ARRAY(SELECT a + 1 FROM unnest(v_attempts) WITH ORDINALITY x (a, n) ORDER BY n), '{}', '{}', '{}', w.owner, '{}', p_now);
-    ELSIF q.rules ->> 'history' = 'full' AND c.group_id = q.default_group_id THEN
-        PERFORM qo.record_events(ARRAY(SELECT (SELECT t.id FROM qo.messages t WHERE t.lane_id = c.lane_id AND t."offset" = o) FROM unnest(v_offsets) o),
-                                 'assigned', coalesce(w.owner, ''), p_now);
-    END IF;
-END $$;
-
--- Lease a run of a keyed lane, or move past what was not deliverable.
-CREATE FUNCTION qo.hold_run(w qo.want, q qo.queues, c qo.cursors, p_offsets bigint[], p_position bigint, p_expires timestamptz,
-                            p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_count integer := cardinality(p_offsets);
-    v_end bigint := p_offsets[cardinality(p_offsets)] + 1;
-BEGIN
-    IF v_count = 0 THEN
-        PERFORM qo.rest(c, p_position, 0, 0, NULL, p_now);
-        PERFORM qo.tell(ARRAY[q.name]);
-    ELSIF w.at_delivery THEN
-        PERFORM qo.rest(c, v_end, 0, 0, NULL, p_now);
-        PERFORM qo.tell_of_head(q, c);
-    ELSE
-        INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, fragile, owner,
-                               claimed_at, expires_at)
-        VALUES (w.token, c.lane_id, c.id, c.group_id, c.epoch, p_offsets[1], v_end, p_offsets[1], v_end,
-                CASE WHEN c.losses >= 2 AND p_offsets[1] = c.position THEN c.position END, w.owner, p_now, p_expires);
-        UPDATE qo.cursors SET state = 'leased', position = v_end, due_at = NULL,
-            attempts = CASE WHEN p_offsets[1] = c.position THEN attempts ELSE 0 END,
-            losses = CASE WHEN p_offsets[1] = c.position THEN losses ELSE 0 END
-        WHERE id = c.id;
-    END IF;
-END $$;
-
--- Lease a range of an open lane and the retries that were taken with it.
-CREATE FUNCTION qo.hold_open(w qo.want, c qo.cursors, p_start bigint, p_end bigint, p_passed int8multirange, p_retried bigint[],
-                             p_fragile bigint, p_count integer, p_expires timestamptz, p_now timestamptz)
-RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF p_count = 0 THEN
-        -- Messages that were only passed leave no lease: its token may yet be used.
-        UPDATE qo.cursors SET position = greatest(position, p_end) WHERE id = c.id AND p_end > p_start;
-    ELSE
-        -- A claim that settled at delivery has a row to move the cursor, and answers no settle.
-        INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, settled, retried,
-                               fragile, owner, at_delivery, claimed_at, expires_at, ended_at)
-        VALUES (w.token || CASE WHEN w.at_delivery THEN ' ' || gen_random_uuid() ELSE '' END, c.lane_id, c.id, c.group_id, c.epoch,
-                p_start, p_end, p_start, p_end, p_passed, p_retried, CASE WHEN NOT w.at_delivery THEN p_fragile END, w.owner,
-                w.at_delivery, p_now, p_expires, CASE WHEN w.at_delivery THEN p_now END);
-    END IF;
-    IF c.state = 'ready' AND NOT EXISTS (SELECT FROM qo.messages m WHERE m.lane_id = c.lane_id AND m."offset" >= p_end) THEN
-        PERFORM qo.rest(c, p_end, 0, 0, NULL, p_now);
-    END IF;
-END $$;
-
 -- When time may next bring these groups something; NULL: never. It may be early for a want of few kinds; never late.
-CREATE FUNCTION qo.next_moment(w qo.want, p_names text[], p_met_fragile boolean, p_now timestamptz) RETURNS timestamptz LANGUAGE sql STABLE AS $$
-    SELECT min(t) FROM (
+CREATE FUNCTION qo.next_moment(w qo.want, p_names text[], p_met_fragile boolean, p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT min(t) FROM (
         SELECT (SELECT i.due_at FROM qo.intake i WHERE i.queue = n AND i.canceled_at IS NULL ORDER BY i.due_at LIMIT 1) AS t FROM unnest(p_names) n
         UNION ALL SELECT (SELECT e.expires_at FROM qo.leases e WHERE e.group_id = g AND e.ended_at IS NULL AND e.expires_at > p_now ORDER BY e.expires_at LIMIT 1) FROM unnest(w.fronts) g
         UNION ALL SELECT (SELECT c.due_at FROM qo.cursors c WHERE c.group_id = g AND c.due_at IS NOT NULL AND c.due_at > p_now ORDER BY c.due_at LIMIT 1) FROM unnest(w.fronts) g
         UNION ALL SELECT (SELECT r.due_at FROM qo.retries r WHERE r.group_id = g AND r.token IS NULL AND r.due_at > p_now ORDER BY r.due_at LIMIT 1) FROM unnest(w.fronts) g
         UNION ALL SELECT max(e.expires_at) FROM qo.leases e WHERE p_met_fragile AND e.owner = w.owner AND e.fragile IS NOT NULL
             AND e.ended_at IS NULL AND e.expires_at > p_now
-    ) moments;
-$$;
+    ) moments);
+END $$;
 
--- Serve wants whose open cursors are locked. A want that got nothing has one row, with how long to wait before asking
--- again: a length, because the asker's clock may not be ours.
-CREATE FUNCTION qo.serve_all(p_wants jsonb, p_resolved qo.want[], p_more boolean, p_draw double precision, p_now timestamptz)
-RETURNS TABLE (want integer, lane_id bigint, "offset" bigint, id uuid, queue text, key text, kind text, payload bytea, headers text,
-               priority integer, attempt integer, created_at timestamptz, due_at timestamptz, entered_at timestamptz,
-               expires_at timestamptz, retry_of uuid, wait interval, owner_limited boolean) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+CREATE FUNCTION qo.unpaused(p_want jsonb) RETURNS text[] LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN ARRAY(SELECT n FROM unnest(qo.queues_of(p_want)) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n AND k.paused));
+END $$;
+
+-- Serve wants whose open cursors are locked.
+CREATE FUNCTION qo.serve_all(p_wants jsonb, p_resolved qo.want[], p_more boolean, p_unnoted boolean, p_now timestamptz)
+RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     w qo.want;
     s record;
+    r qo.served;
     v_groups bigint[];
 BEGIN
     FOREACH w IN ARRAY p_resolved LOOP
-        s := qo.serve(w, p_draw, p_now);
-        IF cardinality(s.hauls) > 0 THEN
-            RETURN QUERY SELECT h.want, h.lane_id, m."offset", m.id, q.name, l.key, coalesce(m.kind, l.kind), m.payload, m.headers,
-                   coalesce(m.priority, l.priority), o.attempts + 1, m.created_at, m.due_at, m.entered_at, h.expires_at, m.retry_of,
-                   NULL::interval, false
-            FROM unnest(s.hauls) WITH ORDINALITY AS h (want, lane_id, offsets, attempts, expires_at, number)
-            CROSS JOIN LATERAL (SELECT * FROM qo.lanes x WHERE x.id = h.lane_id LIMIT 1) l
-            CROSS JOIN LATERAL (SELECT * FROM qo.queues x WHERE x.id = l.queue_id LIMIT 1) q
-            CROSS JOIN LATERAL unnest(h.offsets, h.attempts) WITH ORDINALITY AS o ("offset", attempts, number)
-            CROSS JOIN LATERAL (SELECT * FROM qo.messages x WHERE x.lane_id = h.lane_id AND x."offset" = o."offset" LIMIT 1) m
-            ORDER BY h.number, o.number;
-        ELSE
-            RETURN QUERY SELECT w.number, NULL::bigint, NULL::bigint, NULL::uuid, NULL::text, NULL::text, NULL::text, NULL::bytea, NULL::text,
-                NULL::integer, NULL::integer, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, NULL::timestamptz, NULL::uuid,
-                CASE WHEN p_more THEN interval '0'  -- there is more to bring up to date
-                     WHEN s.contended THEN make_interval(secs => 0.005 + 0.015 * random())
-                     ELSE qo.next_moment(w, qo.unpaused(p_wants -> w.number), s.met_fragile, p_now) - p_now END, s.met_fragile;
-        END IF;
+        s := qo.serve(w, p_now);
+        r.want := w.number;
+        r.haul := NULL;
+        r.wait := NULL;
+        r.owner_limited := s.met_fragile;
+        FOR n IN 1..cardinality(s.hauls) LOOP
+            r.haul := s.hauls[n];
+            RETURN NEXT r;
+        END LOOP;
+        CONTINUE WHEN cardinality(s.hauls) > 0;
+        r.wait := CASE WHEN p_more THEN interval '0'  -- there is more to bring up to date
+                       WHEN s.contended THEN make_interval(secs => 0.005 + 0.015 * random())
+                       ELSE qo.next_moment(w, qo.unpaused(p_wants -> w.number), s.met_fragile, p_now) - p_now END;
+        RETURN NEXT r;
     END LOOP;
-    v_groups := ARRAY(SELECT DISTINCT g.id FROM unnest(p_resolved) x CROSS JOIN unnest(x.fronts) f JOIN qo.groups g ON g.id = f
-                      WHERE g.claimed_at IS NULL OR g.claimed_at <= p_now - interval '1 hour' ORDER BY g.id);
-    IF cardinality(v_groups) > 0 THEN
+    IF p_unnoted THEN
+        v_groups := ARRAY(SELECT DISTINCT g.id FROM unnest(p_resolved) x CROSS JOIN unnest(x.fronts) f JOIN qo.groups g ON g.id = f
+                          WHERE g.claimed_at IS NULL OR g.claimed_at <= p_now - interval '1 hour' ORDER BY g.id);
         UPDATE qo.groups g SET claimed_at = p_now WHERE g.id IN (SELECT l.id FROM qo.groups l WHERE l.id = ANY (v_groups) ORDER BY l.id FOR UPDATE SKIP LOCKED);
     END IF;
 END $$;
 
-CREATE FUNCTION qo.unpaused(p_want jsonb) RETURNS text[] LANGUAGE sql STABLE AS $$
-    SELECT ARRAY(SELECT n FROM unnest(qo.queues_of(p_want)) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n AND k.paused));
-$$;
+-- The common case, in fewer and simpler steps: wants of one queue each, for messages of any kind, where open lanes alone
+-- have something, and of each want at most one. A transaction prepares every expression of a function anew, so that a short
+-- function is a fast one.
 
--- Claim. `signal` in the one row that comes back says what must be done first.
-CREATE FUNCTION qo.claim(p_wants jsonb, p_moved boolean, p_draw double precision, p_now timestamptz)
-RETURNS TABLE (want integer, lane_id bigint, "offset" bigint, id uuid, queue text, key text, kind text, payload bytea, headers text,
-               priority integer, attempt integer, created_at timestamptz, due_at timestamptz, entered_at timestamptz,
-               expires_at timestamptz, retry_of uuid, wait interval, owner_limited boolean, signal text) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+CREATE TYPE qo.plain_wants AS (
+    tokens text[],
+    queues text[],
+    groups text[],
+    messages integer[],
+    leases double precision[],
+    owners text[]
+);
+
+-- Whether each group's messages are to be had from one open lane, and nothing must be done first.
+CREATE FUNCTION qo.are_plain(p_queues text[], p_groups bigint[], p_now timestamptz) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN NOT (EXISTS (SELECT FROM qo.intake t WHERE t.queue = ANY (p_queues) AND t.canceled_at IS NULL AND t.due_at <= p_now)
+        OR EXISTS (SELECT FROM qo.leases e WHERE e.group_id = ANY (p_groups) AND e.ended_at IS NULL AND e.expires_at <= p_now)
+        OR EXISTS (SELECT FROM qo.retries r WHERE r.group_id = ANY (p_groups) AND r.token IS NULL AND r.due_at <= p_now)
+        OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND k.keyed AND k.state = 'ready')
+        OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND k.due_at <= p_now AND k.due_at IS NOT NULL)
+        OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND NOT k.keyed AND k.state = 'ready'
+                   GROUP BY k.group_id HAVING count(*) > 1));
+END $$;
+
+-- The groups of plain wants; NULL if they are none, or not in that case.
+CREATE FUNCTION qo.plain_groups(p qo.plain_wants, p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_found bigint[] := '{}';
+    v_group bigint;
+BEGIN
+    IF p.queues IS NULL THEN RETURN NULL; END IF;
+    FOR i IN 1..cardinality(p.queues) LOOP
+        SELECT g.id INTO v_group FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
+        WHERE q.name = p.queues[i] AND NOT q.paused AND g.name = p.groups[i] AND g.claimed_at > p_now - interval '1 hour';
+        IF NOT FOUND THEN RETURN NULL; END IF;
+        v_found := v_found || v_group;
+    END LOOP;
+    RETURN CASE WHEN qo.are_plain(p.queues, v_found, p_now) THEN v_found END;
+END $$;
+
+-- Mark an open cursor idle that has nothing at or beyond a position: decided under the lane's lock alone. If that is taken,
+-- it stays ready, and whoever claims next looks again.
+CREATE FUNCTION qo.rest_open(p_cursor bigint, p_lane bigint, p_position bigint) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM qo.lanes WHERE id = p_lane FOR UPDATE SKIP LOCKED;
+    IF FOUND THEN
+        UPDATE qo.cursors SET state = 'idle' WHERE id = p_cursor
+            AND NOT EXISTS (SELECT FROM qo.messages m WHERE m.lane_id = p_lane AND m."offset" >= p_position);
+    END IF;
+END $$;
+
+-- Take from an open lane, whose cursor is locked. No `ids`, and nothing done, if there is something among the messages that
+-- calls for more than that.
+CREATE FUNCTION qo.take_plain(c qo.cursors, q qo.queues, p_token text, p_messages integer, p_lease double precision, p_owner text,
+                              p_now timestamptz) RETURNS qo.haul LANGUAGE plpgsql AS $$
+DECLARE
+    h qo.haul;
+    v_position bigint := greatest(c.position, (SELECT e.last FROM qo.leases e WHERE e.cursor_id = c.id AND e.epoch = c.epoch ORDER BY e.last DESC LIMIT 1));
+    v_last bigint;
+    v_count bigint;
+    v_odd boolean;
+    v_more boolean;
+BEGIN
+    SELECT max(t."offset"), count(*), array_agg(t.id), array_agg(t.payload), array_agg(t.created_at),
+           bool_or(num_nonnulls(t.headers, t.due_at, t.expires_at, t.group_id, t.retry_of) > 0 OR t.entered_at <> t.created_at)
+    INTO v_last, v_count, h.ids, h.payloads, h.created, v_odd
+    FROM (SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= v_position ORDER BY x."offset" LIMIT p_messages) t;
+    IF v_odd IS NOT false THEN RETURN NULL; END IF;
+    SELECT EXISTS (SELECT FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" > v_last),
+           EXISTS (SELECT FROM qo.skips k WHERE k.cursor_id = c.id AND k."offset" > v_last - v_count AND k."offset" <= v_last)
+    INTO v_more, v_odd;
+    IF v_odd THEN RETURN NULL; END IF;
+    h.lane_id := c.lane_id;
+    h.queue := q.name;
+    h.kind := c.head_kind;
+    h.priority := c.head_priority;
+    h.first := v_last - v_count + 1;
+    h.expires_at := p_now + make_interval(secs => coalesce(p_lease, (q.rules ->> 'lease')::double precision));
+    INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, owner, claimed_at, expires_at)
+    VALUES (p_token, c.lane_id, c.id, c.group_id, c.epoch, h.first, v_last + 1, h.first, v_last + 1, p_owner, p_now, h.expires_at);
+    IF NOT v_more THEN PERFORM qo.rest_open(c.id, c.lane_id, v_last + 1); END IF;
+    IF q.rules ->> 'history' = 'full' AND c.group_id = q.default_group_id THEN
+        PERFORM qo.record_events(h.ids, 'assigned', coalesce(p_owner, ''), p_now);
+    END IF;
+    RETURN h;
+END $$;
+
+-- Serve plain wants. The open cursors of their groups are locked.
+CREATE FUNCTION qo.serve_plain(p_wants jsonb, p qo.plain_wants, p_groups bigint[], p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+DECLARE
+    r qo.served;
+    h qo.haul;
+    c qo.cursors;
+    q qo.queues;
+    w qo.want;
+    s record;
+BEGIN
+    r.owner_limited := false;
+    FOR i IN 1..cardinality(p_groups) LOOP
+        SELECT * INTO c FROM qo.cursors k WHERE k.group_id = p_groups[i] AND NOT k.keyed AND k.state = 'ready' ORDER BY k.id LIMIT 1;
+        h := NULL;
+        IF FOUND THEN
+            IF q.name IS DISTINCT FROM p.queues[i] THEN SELECT * INTO q FROM qo.queues k WHERE k.name = p.queues[i]; END IF;
+            h := qo.take_plain(c, q, p.tokens[i], p.messages[i], p.leases[i], p.owners[i], p_now);
+        END IF;
+        IF h.ids IS NOT NULL THEN
+            r.want := i - 1;
+            r.haul := h;
+            RETURN NEXT r;
+        ELSE
+            s := qo.read_wants(jsonb_build_array(p_wants -> (i - 1)), '-infinity', true);
+            w := s.wants[1];
+            w.number := i - 1;
+            RETURN QUERY SELECT * FROM qo.serve_all(p_wants, ARRAY[w], false, false, p_now);
+        END IF;
+    END LOOP;
+END $$;
+
+-- Claim for one plain want.
+CREATE FUNCTION qo.claim_one(p_wants jsonb, p_token text, p_queue text, p_group text, p_messages integer, p_lease double precision,
+                             p_owner text, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    r record := qo.read_wants(p_wants, v_now, p_moved);
+    r qo.served;
+    c qo.cursors;
+    q qo.queues;
+    v_group bigint;
 BEGIN
+    SELECT * INTO q FROM qo.queues k WHERE k.name = p_queue AND NOT k.paused;
+    SELECT g.id INTO v_group FROM qo.groups g WHERE g.queue_id = q.id AND g.name = p_group AND g.claimed_at > v_now - interval '1 hour';
+    IF FOUND AND qo.are_plain(ARRAY[p_queue], ARRAY[v_group], v_now) THEN
+        SELECT * INTO c FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed AND k.state = 'ready' ORDER BY k.id LIMIT 1 FOR UPDATE;
+        IF FOUND THEN
+            r.haul := qo.take_plain(c, q, p_token, p_messages, p_lease, p_owner, coalesce(p_now, clock_timestamp()));
+            IF (r.haul).ids IS NOT NULL THEN
+                r.want := 0;
+                RETURN NEXT r;
+                RETURN;
+            END IF;
+        END IF;
+    END IF;
+    RETURN QUERY SELECT * FROM qo.claim(p_wants, NULL, p_moved, p_now);
+END $$;
+
+-- Claim.
+CREATE FUNCTION qo.claim(p_wants jsonb, p_plain qo.plain_wants, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_groups bigint[] := qo.plain_groups(p_plain, v_now);
+    r record;
+    v_answer qo.served;
+BEGIN
+    IF v_groups IS NOT NULL THEN
+        PERFORM FROM qo.cursors WHERE group_id = ANY (v_groups) AND NOT keyed AND state = 'ready' ORDER BY id FOR UPDATE;
+        RETURN QUERY SELECT * FROM qo.serve_plain(p_wants, p_plain, v_groups, coalesce(p_now, clock_timestamp()));
+        RETURN;
+    END IF;
+    r := qo.read_wants(p_wants, v_now, p_moved);
     IF r.signal IS NOT NULL THEN
-        signal := r.signal;
-        RETURN NEXT;
+        v_answer.signal := r.signal;
+        RETURN NEXT v_answer;
         RETURN;
     END IF;
     PERFORM FROM qo.cursors WHERE id = ANY (qo.open_cursors(r.wants, v_now)) ORDER BY id FOR UPDATE;
-    RETURN QUERY SELECT s.*, NULL::text FROM qo.serve_all(p_wants, r.wants, r.more, p_draw, coalesce(p_now, clock_timestamp())) s;
+    RETURN QUERY SELECT * FROM qo.serve_all(p_wants, r.wants, r.more, r.unnoted, coalesce(p_now, clock_timestamp()));
+END $$;
+
+-- What a token holds, as the answer to its claim.
+CREATE FUNCTION qo.claimed(p_token text, p_number integer) RETURNS SETOF qo.served LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    r qo.served;
+    h qo.haul;
+    e qo.leases;
+    c qo.cursors;
+BEGIN
+    r.want := p_number;
+    r.owner_limited := false;
+    FOR e IN SELECT * FROM qo.leases l WHERE l.token = p_token AND l.ended_at IS NULL ORDER BY l.claimed_at, l.lane_id LOOP
+        SELECT * INTO STRICT c FROM qo.cursors k WHERE k.id = e.cursor_id;
+        SELECT e.lane_id, q.name, l.key, l.kind, l.priority, e.expires_at INTO h.lane_id, h.queue, h.key, h.kind, h.priority, h.expires_at
+        FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id WHERE l.id = e.lane_id;
+        SELECT array_agg(t."offset" ORDER BY t.place, t."offset"),
+               array_agg(coalesce(t.attempts, CASE WHEN c.keyed AND t."offset" = e.from_offset THEN c.attempts ELSE 0 END) ORDER BY t.place, t."offset")
+        INTO h.offsets, h.attempts FROM (
+            SELECT n."offset", 0 AS place, n.attempts FROM qo.retries n WHERE n.cursor_id = c.id AND n.token = e.token
+            UNION ALL SELECT o, 1, NULL FROM unnest(int8multirange(int8range(e.from_offset, e.to_offset)) - e.settled) gap,
+                generate_series(lower(gap), upper(gap) - 1) o
+            WHERE NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = o)) t;
+        CONTINUE WHEN h.offsets IS NULL;
+        r.haul := qo.load(h);
+        RETURN NEXT r;
+    END LOOP;
 END $$;

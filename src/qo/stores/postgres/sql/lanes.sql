@@ -36,13 +36,12 @@ BEGIN
     RETURN q;
 END $$;
 
--- The lane of that name; NULL if there is none.
-CREATE FUNCTION qo.find_lane(p_queue bigint, p_key text, p_kind text, p_priority integer) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+-- The lanes of these names; NULL where there is none.
+CREATE FUNCTION qo.find_lanes(p_queues bigint[], p_keys text[], p_kinds text[], p_priorities integer[]) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    IF p_key IS NOT NULL THEN
-        RETURN (SELECT id FROM qo.lanes WHERE queue_id = p_queue AND key = p_key);
-    END IF;
-    RETURN (SELECT id FROM qo.lanes WHERE queue_id = p_queue AND kind = p_kind AND priority = p_priority AND key IS NULL);
+    RETURN ARRAY(SELECT CASE WHEN u.key IS NOT NULL THEN (SELECT l.id FROM qo.lanes l WHERE l.queue_id = u.queue AND l.key = u.key)
+                        ELSE (SELECT l.id FROM qo.lanes l WHERE l.queue_id = u.queue AND l.kind = u.kind AND l.priority = u.priority AND l.key IS NULL) END
+                 FROM unnest(p_queues, p_keys, p_kinds, p_priorities) WITH ORDINALITY AS u (queue, key, kind, priority, n) ORDER BY u.n);
 END $$;
 
 -- The lanes of these names, created with a cursor for every group where there is none. New ones have their ids in the
@@ -50,38 +49,29 @@ END $$;
 -- other. The queue is locked before its groups are read, or a group that is being made would miss the lane for ever.
 CREATE FUNCTION qo.lanes_to_use(p_queues bigint[], p_keys text[], p_kinds text[], p_priorities integer[]) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_lanes bigint[] := '{}';
-    v_new bigint[] := '{}';
-    v_lane bigint;
+    v_lanes bigint[] := qo.find_lanes(p_queues, p_keys, p_kinds, p_priorities);
+    v_new bigint[];
     n integer;
 BEGIN
-    FOR i IN 1..cardinality(p_queues) LOOP
-        v_lane := qo.find_lane(p_queues[i], p_keys[i], p_kinds[i], p_priorities[i]);
-        v_lanes := v_lanes || v_lane;
-        v_new := v_new || CASE WHEN v_lane IS NULL THEN nextval(pg_get_serial_sequence('qo.lanes', 'id')) END;
-    END LOOP;
     IF array_position(v_lanes, NULL) IS NULL THEN RETURN v_lanes; END IF;
     PERFORM FROM qo.queues WHERE id = ANY (p_queues) ORDER BY id FOR SHARE;
     GET DIAGNOSTICS n = ROW_COUNT;
     IF n < (SELECT count(DISTINCT queue) FROM unnest(p_queues) queue) THEN
         RAISE serialization_failure USING MESSAGE = 'qo: a queue was removed';
     END IF;
-    FOR n IN SELECT u.n FROM unnest(p_queues, p_keys, p_kinds, p_priorities, v_lanes) WITH ORDINALITY AS u (queue, key, kind, priority, lane, n)
-             WHERE u.lane IS NULL ORDER BY u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END,
-                 CASE WHEN u.key IS NULL THEN u.priority END, u.n LOOP
+    v_new := ARRAY(SELECT CASE WHEN u.lane IS NULL THEN nextval(pg_get_serial_sequence('qo.lanes', 'id')) END
+                   FROM unnest(v_lanes) WITH ORDINALITY AS u (lane, n) ORDER BY u.n);
+    WITH made AS (
         INSERT INTO qo.lanes (id, queue_id, key, kind, priority) OVERRIDING SYSTEM VALUE
-        VALUES (v_new[n], p_queues[n], p_keys[n], CASE WHEN p_keys[n] IS NULL THEN p_kinds[n] END,
-                CASE WHEN p_keys[n] IS NULL THEN p_priorities[n] END)
-        ON CONFLICT DO NOTHING RETURNING id INTO v_lane;
-        IF FOUND THEN
-            INSERT INTO qo.cursors (lane_id, group_id, keyed, position)
-            SELECT v_lane, g.id, p_keys[n] IS NOT NULL, 0 FROM qo.groups g WHERE g.queue_id = p_queues[n] ORDER BY g.id;
-        ELSE
-            v_lane := qo.find_lane(p_queues[n], p_keys[n], p_kinds[n], p_priorities[n]);
-        END IF;
-        v_lanes[n] := v_lane;
-    END LOOP;
-    RETURN v_lanes;
+        SELECT u.id, u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END, CASE WHEN u.key IS NULL THEN u.priority END
+        FROM unnest(p_queues, p_keys, p_kinds, p_priorities, v_new) WITH ORDINALITY AS u (queue, key, kind, priority, id, n)
+        WHERE u.id IS NOT NULL
+        ORDER BY u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END, CASE WHEN u.key IS NULL THEN u.priority END, u.n
+        ON CONFLICT DO NOTHING RETURNING *
+    )
+    INSERT INTO qo.cursors (lane_id, group_id, keyed, position, head_kind, head_priority)
+    SELECT m.id, g.id, m.key IS NOT NULL, 0, m.kind, m.priority FROM made m JOIN qo.groups g ON g.queue_id = m.queue_id ORDER BY m.id, g.id;
+    RETURN qo.find_lanes(p_queues, p_keys, p_kinds, p_priorities);
 END $$;
 
 -- Lock lanes by id. One that was removed meanwhile makes the caller start anew.
@@ -124,15 +114,18 @@ BEGIN
     ON CONFLICT (lane_id) DO UPDATE SET at = excluded.at WHERE t.at > excluded.at;
 END $$;
 
--- The first message from an offset on that is for this cursor: not skipped, not addressed to another group.
+-- The first message from an offset on that is for a cursor: not skipped, not addressed to another group.
+CREATE FUNCTION qo.heads(p_cursor bigint, p_lane bigint, p_group bigint, p_position bigint) RETURNS SETOF qo.messages LANGUAGE sql STABLE AS $$
+    SELECT * FROM qo.messages m WHERE m.lane_id = p_lane AND m."offset" >= p_position AND (m.group_id IS NULL OR m.group_id = p_group)
+        AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = p_cursor AND s."offset" = m."offset")
+    ORDER BY m."offset" LIMIT 1;
+$$;
+
 CREATE FUNCTION qo.head_from(c qo.cursors, p_position bigint) RETURNS qo.messages LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_head qo.messages;
 BEGIN
-    SELECT * INTO v_head FROM qo.messages m WHERE m.lane_id = c.lane_id AND m."offset" >= p_position
-        AND (m.group_id IS NULL OR m.group_id = c.group_id)
-        AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = m."offset")
-    ORDER BY m."offset" LIMIT 1;
+    SELECT * INTO v_head FROM qo.heads(c.id, c.lane_id, c.group_id, p_position);
     RETURN v_head;
 END $$;
 

@@ -6,12 +6,14 @@ DECLARE
     f regprocedure;
 BEGIN
     FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'qo.queues'::regclass)
-             AND p.proname IN ('push_plain', 'push_any', 'claim', 'settle', 'settle_done', 'extend', 'enter_due', 'lapse', 'tidy_lanes', 'tidy_rest',
+             AND p.proname IN ('push_one', 'push_plain', 'push_any', 'claim', 'claim_one', 'settle', 'settle_done', 'extend', 'enter_due', 'lapse', 'tidy_lanes', 'tidy_rest',
                                'cancel', 'seek', 'join_group', 'watch', 'lock_lanes', 'retry_dead',
                                'lapse_over') LOOP
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', f);
         EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', f);
         EXECUTE format('ALTER FUNCTION %s SET enable_bitmapscan = off', f);
+        EXECUTE format('ALTER FUNCTION %s SET enable_hashjoin = off', f);
+        EXECUTE format('ALTER FUNCTION %s SET enable_mergejoin = off', f);
         EXECUTE format('ALTER FUNCTION %s SET jit = off', f);
     END LOOP;
 END $$;

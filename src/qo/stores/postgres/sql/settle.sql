@@ -353,63 +353,158 @@ BEGIN
     END IF;
 END $$;
 
--- The common case of `settle`: messages of open lanes that were all completed, with no more to say of them, as ranges by
--- lease. Signal 'items': it is not that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
-CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_wants jsonb, p_draw double precision,
-                               p_now timestamptz)
-RETURNS TABLE (want integer, lane_id bigint, "offset" bigint, id uuid, queue text, key text, kind text, payload bytea, headers text,
-               priority integer, attempt integer, created_at timestamptz, due_at timestamptz, entered_at timestamptz,
-               expires_at timestamptz, retry_of uuid, wait interval, owner_limited boolean,
-               signal text, ended boolean[]) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+-- The common case of `settle`: all is completed, with no more to say of it, as ranges by lease; of a keyed lane its whole
+-- run. Signal 'items': it is not that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
+CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_wants jsonb, p_plain qo.plain_wants, p_now timestamptz)
+RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    r record := qo.read_wants(coalesce(p_wants, '[]'), v_now, false);
+    r record;
+    e record;
+    v_answer qo.served;
+    v_groups bigint[];
     v_open bigint[] := '{}';
-    v_cursors bigint[] := ARRAY(SELECT (SELECT e.cursor_id FROM qo.leases e WHERE e.token = i.token AND e.lane_id = i.lane)
-                                FROM unnest(p_tokens, p_lanes) AS i (token, lane));
-    v_ended boolean[] := '{}';
-    v_over boolean;
-    v_offsets bigint[];
-    e qo.leases;
-    q qo.queues;
+    v_count integer := 0;
+    v_fragile boolean := false;
+    v_cursors bigint[] := '{}';     -- of keyed lanes, and where they then stand
+    v_positions bigint[] := '{}';
+    v_ended boolean[] := '{}';      -- by lease, as the following
+    v_recorded boolean[];
+    v_attempts integer[];
+    v_owners text[];
+    v_started jsonb[];
+    v_froms bigint[];
 BEGIN
-    IF r.signal IS NULL THEN v_open := qo.open_cursors(r.wants, v_now); END IF;
-    PERFORM FROM qo.cursors WHERE id = ANY (v_open || v_cursors) ORDER BY id FOR UPDATE;
-    PERFORM FROM qo.leases e WHERE e.token = ANY (p_tokens) AND e.lane_id = ANY (p_lanes) ORDER BY e.token, e.lane_id FOR UPDATE;
+    IF p_wants IS NOT NULL THEN
+        v_groups := qo.plain_groups(p_plain, v_now);
+        IF v_groups IS NOT NULL THEN
+            v_open := ARRAY(SELECT k.id FROM qo.cursors k WHERE k.group_id = ANY (v_groups) AND NOT k.keyed AND k.state = 'ready');
+        ELSE
+            r := qo.read_wants(p_wants, v_now, false);
+            v_answer.signal := r.signal;
+            IF r.signal IS NULL THEN v_open := qo.open_cursors(r.wants, v_now); END IF;
+        END IF;
+    END IF;
+    PERFORM FROM qo.cursors WHERE id = ANY (v_open || ARRAY(
+        SELECT (SELECT x.cursor_id FROM qo.leases x WHERE x.token = i.token AND x.lane_id = i.lane)
+        FROM unnest(p_tokens, p_lanes) AS i (token, lane))) ORDER BY id FOR UPDATE;
+    PERFORM qo.lock_leases(p_tokens, p_lanes);
     v_now := coalesce(p_now, clock_timestamp());
-    FOR n IN 1..cardinality(p_tokens) LOOP
-        PERFORM FROM qo.leases e WHERE e.token = p_tokens[n] AND e.lane_id = p_lanes[n] AND NOT e.at_delivery AND e.ended_at IS NULL
-            AND e.expires_at > v_now AND p_done[n] <@ int8range(e.from_offset, e.to_offset) AND NOT p_done[n] && e.settled
-            AND NOT (SELECT c.keyed FROM qo.cursors c WHERE c.id = e.cursor_id) FOR UPDATE;
-        IF NOT FOUND THEN
-            signal := 'items';
-            RETURN NEXT;
-            RETURN;
+    FOR e IN
+        SELECT i.n, x.cursor_id, x.from_offset, x.to_offset, x.owner, x.started, x.fragile, c.keyed, c.attempts,
+               x.group_id = q.default_group_id AND q.history <> 'none' AS recorded,
+               x.settled + i.done @> int8range(x.from_offset, x.to_offset) AND NOT (cardinality(x.retried) > 0
+                   AND EXISTS (SELECT FROM qo.retries t WHERE t.cursor_id = x.cursor_id AND t.token = x.token)) AS over
+        FROM unnest(p_tokens, p_lanes, p_done) WITH ORDINALITY AS i (token, lane, done, n)
+        CROSS JOIN LATERAL (SELECT * FROM qo.leases y WHERE y.token = i.token AND y.lane_id = i.lane LIMIT 1) x
+        CROSS JOIN LATERAL (SELECT y.keyed, y.attempts FROM qo.cursors y WHERE y.id = x.cursor_id LIMIT 1) c
+        CROSS JOIN LATERAL (SELECT y.default_group_id, y.rules ->> 'history' AS history FROM qo.queues y
+                            WHERE y.id = (SELECT l.queue_id FROM qo.lanes l WHERE l.id = x.lane_id) LIMIT 1) q
+        WHERE NOT x.at_delivery AND x.ended_at IS NULL AND x.expires_at > v_now AND i.done <@ int8range(x.from_offset, x.to_offset)
+          AND NOT i.done && x.settled AND (q.history <> 'full' OR x.group_id <> q.default_group_id)
+          AND (NOT c.keyed OR (i.done = int8multirange(int8range(x.from_offset, x.to_offset)) AND NOT EXISTS (
+              SELECT FROM qo.skips k WHERE k.cursor_id = x.cursor_id AND k."offset" >= x.from_offset AND k."offset" < x.to_offset)))
+    LOOP
+        v_count := v_count + 1;
+        v_ended[e.n] := e.over;
+        v_recorded[e.n] := e.recorded;
+        v_attempts[e.n] := CASE WHEN e.keyed THEN e.attempts ELSE 0 END;
+        v_owners[e.n] := e.owner;
+        v_started[e.n] := e.started;
+        v_froms[e.n] := e.from_offset;
+        v_fragile := v_fragile OR (e.over AND e.fragile IS NOT NULL);
+        IF e.keyed THEN
+            v_cursors := v_cursors || e.cursor_id;
+            v_positions := v_positions || e.to_offset;
         END IF;
     END LOOP;
-    FOR n IN 1..cardinality(p_tokens) LOOP
-        SELECT * INTO STRICT e FROM qo.leases WHERE token = p_tokens[n] AND lane_id = p_lanes[n];
-        SELECT k.* INTO STRICT q FROM qo.queues k WHERE k.id = (SELECT l.queue_id FROM qo.lanes l WHERE l.id = e.lane_id);
-        v_over := e.settled + p_done[n] @> int8range(e.from_offset, e.to_offset)
-            AND NOT (cardinality(e.retried) > 0 AND EXISTS (SELECT FROM qo.retries t WHERE t.cursor_id = e.cursor_id AND t.token = e.token));
-        v_ended := v_ended || v_over;
-        v_offsets := ARRAY(SELECT generate_series(lower(part), upper(part) - 1) FROM unnest(p_done[n]) part);
-        PERFORM qo.finish(q, e.group_id, e.lane_id, v_offsets, array_fill('succeeded'::text, ARRAY[cardinality(v_offsets)]),
-                          array_fill(1, ARRAY[cardinality(v_offsets)]), '{}', '{}', '{}', e.owner,
-                          CASE WHEN e.started IS NULL THEN '{}' ELSE ARRAY(SELECT (e.started ->> o::text)::timestamptz FROM unnest(v_offsets) o) END,
-                          v_now);
-        INSERT INTO qo.settlements (token, lane_id, verdict, offsets) VALUES (e.token, e.lane_id, 'completed', p_done[n]);
-        UPDATE qo.leases SET settled = e.settled + p_done[n], ended_at = CASE WHEN v_over THEN v_now END,
-            fragile = CASE WHEN NOT v_over THEN e.fragile END
-        WHERE token = e.token AND lane_id = e.lane_id;
-        IF v_over AND e.fragile IS NOT NULL THEN PERFORM qo.tell(NULL); END IF;
-    END LOOP;
-    signal := r.signal;
-    ended := v_ended;
-    RETURN NEXT;
-    IF r.signal IS NULL THEN
-        RETURN QUERY SELECT s.*, NULL::text, NULL::boolean[] FROM qo.serve_all(p_wants, r.wants, r.more, p_draw, v_now) s;
+    IF v_count < cardinality(p_tokens) THEN
+        v_answer.signal := 'items';
+        RETURN NEXT v_answer;
+        RETURN;
+    END IF;
+    IF true = ANY (v_recorded) THEN
+        INSERT INTO qo.outcomes (lane_id, "offset", finished_at, state, attempt, owner, started_at)
+        SELECT i.lane, o, v_now, 'succeeded', CASE WHEN o = i.head THEN i.attempts + 1 ELSE 1 END, i.owner, (i.started ->> o::text)::timestamptz
+        FROM unnest(p_lanes, p_done, v_recorded, v_attempts, v_owners, v_started, v_froms) AS i (lane, done, recorded, attempts, owner, started, head)
+        CROSS JOIN LATERAL unnest(i.done) part CROSS JOIN LATERAL generate_series(lower(part), upper(part) - 1) o WHERE i.recorded
+        ON CONFLICT (lane_id, "offset", finished_at) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
+            reason = NULL, error = NULL, result = NULL, owner = excluded.owner, started_at = excluded.started_at;
+    END IF;
+    INSERT INTO qo.settlements (token, lane_id, verdict, offsets)
+    SELECT i.token, i.lane, 'completed', i.done FROM unnest(p_tokens, p_lanes, p_done) AS i (token, lane, done);
+    UPDATE qo.leases x SET settled = x.settled + i.done, ended_at = CASE WHEN i.over THEN v_now END, fragile = CASE WHEN NOT i.over THEN x.fragile END
+    FROM unnest(p_tokens, p_lanes, p_done, v_ended) AS i (token, lane, done, over) WHERE x.token = i.token AND x.lane_id = i.lane;
+    IF cardinality(v_cursors) > 0 THEN PERFORM qo.rest_all(v_cursors, v_positions); END IF;
+    IF v_fragile THEN PERFORM qo.tell(NULL); END IF;
+    IF EXISTS (SELECT FROM qo.watched) THEN PERFORM qo.tell_watchers(p_lanes, p_done); END IF;
+    PERFORM qo.to_tidy(p_lanes, v_now);
+    v_answer.ended := v_ended;
+    RETURN NEXT v_answer;
+    IF v_groups IS NOT NULL THEN
+        RETURN QUERY SELECT * FROM qo.serve_plain(p_wants, p_plain, v_groups, v_now);
+    ELSIF p_wants IS NOT NULL AND v_answer.signal IS NULL THEN
+        RETURN QUERY SELECT * FROM qo.serve_all(p_wants, r.wants, r.more, r.unnoted, v_now);
+    END IF;
+END $$;
+
+-- Lock leases, in the order in which all do.
+CREATE FUNCTION qo.lock_leases(p_tokens text[], p_lanes bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM (SELECT DISTINCT * FROM unnest(p_tokens, p_lanes)) AS i (token, lane) JOIN qo.leases e ON e.token = i.token AND e.lane_id = i.lane
+    ORDER BY e.token, e.lane_id FOR UPDATE OF e;
+END $$;
+
+-- Tell those who await completed messages.
+CREATE FUNCTION qo.tell_watchers(p_lanes bigint[], p_done int8multirange[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_ids uuid[];
+BEGIN
+    WITH gone AS (
+        DELETE FROM qo.watched w WHERE w.message_id IN (
+            SELECT (SELECT m.id FROM qo.messages m WHERE m.lane_id = i.lane AND m."offset" = o)
+            FROM unnest(p_lanes, p_done) AS i (lane, done) CROSS JOIN LATERAL unnest(i.done) part
+            CROSS JOIN LATERAL generate_series(lower(part), upper(part) - 1) o) RETURNING w.message_id
+    )
+    SELECT array_agg(message_id) INTO v_ids FROM gone;
+    PERFORM qo.tell_finished(v_ids);
+END $$;
+
+-- Bring keyed cursors, which the caller has locked, to rest behind runs that were completed; as `rest` does, for many.
+CREATE FUNCTION qo.rest_all(p_cursors bigint[], p_positions bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_rested bigint[];
+    v_dry bigint[];
+    v_lanes bigint[];
+    v_told bigint[];
+    v_more bigint[];
+BEGIN
+    WITH rested AS (
+        UPDATE qo.cursors k SET state = 'ready', position = h."offset", attempts = 0, losses = 0, head_kind = h.kind,
+            head_priority = h.priority, head_entered_at = h.entered_at, due_at = h.expires_at
+        FROM unnest(p_cursors, p_positions) AS p (id, position) CROSS JOIN LATERAL (SELECT * FROM qo.cursors x WHERE x.id = p.id LIMIT 1) c
+        CROSS JOIN LATERAL qo.heads(c.id, c.lane_id, c.group_id, p.position) h WHERE k.id = p.id
+        RETURNING k.id, CASE WHEN k.head_kind IS DISTINCT FROM c.head_kind THEN k.lane_id END AS told
+    )
+    SELECT array_agg(id), array_agg(told) FILTER (WHERE told IS NOT NULL) INTO v_rested, v_told FROM rested;
+    IF cardinality(v_rested) IS DISTINCT FROM cardinality(p_cursors) THEN
+        v_dry := ARRAY(SELECT x FROM unnest(p_cursors) x EXCEPT SELECT unnest(v_rested));
+        -- Idle is decided under the lane's lock alone.
+        v_lanes := ARRAY(SELECT id FROM qo.lanes WHERE id = ANY (ARRAY(SELECT lane_id FROM qo.cursors WHERE id = ANY (v_dry)))
+                         ORDER BY id FOR UPDATE SKIP LOCKED);
+        WITH rested AS (
+            UPDATE qo.cursors k SET state = CASE WHEN h.id IS NULL AND c.lane_id = ANY (v_lanes) THEN 'idle' ELSE 'ready' END,
+                position = coalesce(h."offset", CASE WHEN c.lane_id = ANY (v_lanes) THEN (qo.tail_of(c.lane_id)).tail ELSE p.position END),
+                attempts = 0, losses = 0, head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered_at, due_at = h.expires_at
+            FROM unnest(p_cursors, p_positions) AS p (id, position) CROSS JOIN LATERAL (SELECT * FROM qo.cursors x WHERE x.id = p.id LIMIT 1) c
+            LEFT JOIN LATERAL qo.heads(c.id, c.lane_id, c.group_id, p.position) h ON true WHERE k.id = p.id AND k.id = ANY (v_dry)
+            RETURNING CASE WHEN k.state = 'ready' AND k.head_kind IS DISTINCT FROM c.head_kind THEN k.lane_id END AS told
+        )
+        SELECT array_agg(told) FILTER (WHERE told IS NOT NULL) INTO v_more FROM rested;
+    END IF;
+    DELETE FROM qo.skips s USING qo.cursors c WHERE c.id = ANY (p_cursors) AND s.cursor_id = c.id AND s."offset" < c.position;
+    IF v_told IS NOT NULL OR v_more IS NOT NULL THEN
+        PERFORM qo.tell(ARRAY(SELECT DISTINCT q.name FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id WHERE l.id = ANY (v_told || v_more)));
     END IF;
 END $$;
 
@@ -417,28 +512,29 @@ END $$;
 -- answers come in the first row.
 CREATE FUNCTION qo.settle(p_tokens text[], p_lanes bigint[], p_offsets bigint[], p_whats text[], p_errors text[],
                           p_afters double precision[], p_results bytea[], p_started timestamptz[], p_wants jsonb, p_draw double precision,
-                          p_now timestamptz)
-RETURNS TABLE (want integer, lane_id bigint, "offset" bigint, id uuid, queue text, key text, kind text, payload bytea, headers text,
-               priority integer, attempt integer, created_at timestamptz, due_at timestamptz, entered_at timestamptz,
-               expires_at timestamptz, retry_of uuid, wait interval, owner_limited boolean,
-               signal text, answers qo.taken[]) LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+                          p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    r record := qo.read_wants(coalesce(p_wants, '[]'), v_now, false);
+    r record;
+    v_answer qo.served;
     v_open bigint[] := '{}';
 BEGIN
-    IF r.signal IS NULL THEN v_open := qo.open_cursors(r.wants, v_now); END IF;
+    IF p_wants IS NOT NULL THEN
+        r := qo.read_wants(p_wants, v_now, false);
+        v_answer.signal := r.signal;
+        IF r.signal IS NULL THEN v_open := qo.open_cursors(r.wants, v_now); END IF;
+    END IF;
     PERFORM FROM qo.cursors WHERE id = ANY (v_open || ARRAY(
         SELECT e.cursor_id FROM qo.leases e JOIN (SELECT DISTINCT token, lane FROM unnest(p_tokens, p_lanes) AS i (token, lane)) i
         ON e.token = i.token AND e.lane_id = i.lane)) ORDER BY id FOR UPDATE;
-    PERFORM FROM qo.leases e WHERE e.token = ANY (p_tokens) AND e.lane_id = ANY (p_lanes) ORDER BY e.token, e.lane_id FOR UPDATE;
+    PERFORM qo.lock_leases(p_tokens, p_lanes);
     v_now := coalesce(p_now, clock_timestamp());
-    answers := qo.settle_all(p_tokens, p_lanes, p_offsets, p_whats, p_errors, p_afters, p_results, p_started, p_draw, v_now);
-    signal := r.signal;
-    RETURN NEXT;
-    IF r.signal IS NULL THEN
-        RETURN QUERY SELECT s.*, NULL::text, NULL::qo.taken[] FROM qo.serve_all(p_wants, r.wants, r.more, p_draw, v_now) s;
+    SELECT array_agg(t.number), array_agg(t.answer), array_agg(t.verdict), array_agg(t.ended)
+    INTO v_answer.numbers, v_answer.answers, v_answer.verdicts, v_answer.ended
+    FROM unnest(qo.settle_all(p_tokens, p_lanes, p_offsets, p_whats, p_errors, p_afters, p_results, p_started, p_draw, v_now)) t;
+    RETURN NEXT v_answer;
+    IF p_wants IS NOT NULL AND v_answer.signal IS NULL THEN
+        RETURN QUERY SELECT * FROM qo.serve_all(p_wants, r.wants, r.more, r.unnoted, v_now);
     END IF;
 END $$;
 
