@@ -45,8 +45,11 @@ def new_schema() -> str:
 class Server:
     """A server that a test owns. Stop it in any way, start it again."""
 
-    def __init__(self, major: int = NEWEST, settings: Mapping[str, str] = QUICK) -> None:
+    def __init__(
+        self, major: int = NEWEST, settings: Mapping[str, str] = QUICK, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.major = major
+        self.environment = environment
         self.settings = dict(settings)
         self._programs = _programs(major)
         self._user = _user()
@@ -106,18 +109,28 @@ class Server:
                 timeout=60,
             )
             if program != "pg_ctl"
-            else _quietly([str(self._programs / program), *arguments], self._user, self.folder)
+            else _quietly([str(self._programs / program), *arguments], self._user, self.folder, self.environment)
         )
         if done.returncode != 0:
             raise RuntimeError(f"{program} failed: {done.stdout}")
         return done.stdout.strip()
 
 
-def _quietly(command: list[str], user: str | None, folder: Path) -> subprocess.CompletedProcess[str]:
+def _quietly(
+    command: list[str], user: str | None, folder: Path, more: Mapping[str, str] | None
+) -> subprocess.CompletedProcess[str]:
     """The server inherits pipes and would keep them open, so that waiting for their end would wait for it."""
     with tempfile.TemporaryFile("w+") as out:
         code = subprocess.run(
-            command, user=user, cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=out, check=False, timeout=60
+            command,
+            user=user,
+            cwd=folder,
+            env={**os.environ, **(more or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            check=False,
+            timeout=60,
         ).returncode
         out.seek(0)
         return subprocess.CompletedProcess(command, code, out.read(), "")

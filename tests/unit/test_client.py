@@ -436,7 +436,10 @@ class TestSync:
             assert first.payload == {"id": 1}
             assert first.complete("done") == "completed"
             assert job.result(timeout=1) == "done"
-            assert queue.complete_many(others) == ["completed", "completed"]
+            queue.push(4)
+            verdicts, [next_one] = queue.complete_and_claim(others, 10)
+            assert (verdicts, next_one.payload) == (["completed", "completed"], 4)
+            assert queue.complete_many([next_one]) == ["completed"]
             assert job.status() == "succeeded"
             assert queue.depth().ready == 0
             assert client.health().problems == ()

@@ -15,6 +15,7 @@ from qo.broker.broker import Broker
 from qo.client.client import Client
 from qo.core.lane import Start
 from qo.core.lease import Done, Unit
+from qo.stores.postgres import inspect
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.claim import NOT_PLAIN, wants_text
 from qo.stores.postgres.engine import PostgresEngine
@@ -138,7 +139,7 @@ async def test_a_push_is_under_way_while_a_group_seeks(store, server, key):
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_a_group_is_seeking_while_a_push_waits(store, server, key):
     await store.push([message(payload=b"first", key=key)])
-    queue_id, group_id = await store._front(ORDERS, "default")
+    queue_id, group_id = await inspect.front(store, ORDERS, "default")
     async with held_open(server) as connection:
         await connection.fetchval(store.sql.seek, queue_id, group_id, "new", None, None, None, None)
         pushing = asyncio.create_task(store.push([message(payload=b"second", key=key)]))

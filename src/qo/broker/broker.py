@@ -64,8 +64,7 @@ class Broker:
 
     async def claim_or_wait(self, want: Want, until: datetime | None) -> Claimed | Nothing:
         """Ask, and wait for something until then (None: for as long as it takes). Closing answers nothing."""
-        self._check_open()
-        self._poller.needed()
+        await self._attend()
         return await self._claims.wait(want, until)
 
     async def settle(self, settlements: Sequence[Settlement], then: Sequence[Want] = ()) -> SettleAnswer:
@@ -81,8 +80,7 @@ class Broker:
 
     async def finished(self, id: MessageId, until: datetime | None) -> Job | None:
         """Wait for a job to be finished; None if nothing is known of it."""
-        self._check_open()
-        self._poller.needed()
+        await self._attend()
         return await self._results.wait(id, until)
 
     async def close(self) -> None:
@@ -103,9 +101,12 @@ class Broker:
             await part.close()
         await self._store.close()
 
-    def _check_open(self) -> None:
+    async def _attend(self) -> None:
+        """Someone is going to wait."""
         if self._closed:
             raise Closed("this client was closed")
+        await self._store.attend()
+        self._poller.needed()
 
     def _someone_waits(self) -> bool:
         return self._claims.waiting > 0 or len(self._results) > 0

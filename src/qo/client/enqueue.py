@@ -9,7 +9,6 @@ of them: a connection's type is known only if its module was imported.
 from __future__ import annotations
 
 import json
-import re
 import secrets
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -19,7 +18,7 @@ from typing import Any
 from qo.client.outgoing import Message
 from qo.core.errors import Invalid
 from qo.core.message import Dedupe, NewMessage, id_text, message_ids
-from qo.core.names import DEFAULT_KIND
+from qo.core.names import DEFAULT_KIND, DEFAULT_SCHEMA, checked_schema
 
 COLUMNS = (
     ("id", "uuid"),
@@ -34,8 +33,6 @@ COLUMNS = (
     ("dedupe", "jsonb"),
     ("notify", "boolean"),
 )
-
-_SCHEMA = re.compile(r"^[a-z_][a-z0-9_]{0,39}$")
 
 Length = timedelta | float
 
@@ -54,7 +51,7 @@ def enqueue(
     headers: Mapping[str, str] | None = None,
     ttl: Length | None = None,
     notify: bool = True,
-    schema: str = "qo",
+    schema: str = DEFAULT_SCHEMA,
 ) -> Any:
     """Enqueue one message in the transaction that `connection` is in; answers its id.
 
@@ -63,8 +60,7 @@ def enqueue(
     notification, for producers that commit thousands of times a second; then brokers
     see the message when they next look.
     """
-    if not _SCHEMA.match(schema):
-        raise Invalid("schema", f"must be lower-case letters, digits and _, not '{schema}'")
+    checked_schema("schema", schema)
     now = datetime.now(UTC)
     [id] = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), 1)
     message = Message(payload, kind, key, priority, delay, due_at, dedupe, headers, ttl).addressed(queue, id, now)

@@ -7,6 +7,7 @@ spaces inside are allowed, because other systems' clients use them.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 from qo.core.errors import Invalid
@@ -16,8 +17,11 @@ KEY_LIMIT = 512
 
 DEFAULT_GROUP = "default"
 DEFAULT_KIND = "default"
+DEFAULT_SCHEMA = "qo"
+"""Where qo's tables are in a database, unless told otherwise."""
 
 
+SCHEMA = re.compile(r"^[a-z_][a-z0-9_]{0,39}$")
 KNOWN_LIMIT = 4096
 known_names: set[str] = set()
 """Names that were found usable before, up to a limit: the hot path looks here first."""
@@ -31,6 +35,13 @@ def checked_name(field: str, value: str) -> str:
     if len(known_names) >= KNOWN_LIMIT:
         known_names.clear()
     known_names.add(value)
+    return value
+
+
+def checked_schema(field: str, value: str) -> str:
+    """A database schema's name, which is put into statements as it is."""
+    if not SCHEMA.match(value):
+        raise Invalid(field, f"must be lower-case letters, digits and _, at most 40, not '{value}'")
     return value
 
 

@@ -105,6 +105,10 @@ class Store(Protocol):
         """Finish what is under way and let go of the store."""
         ...
 
+    async def attend(self) -> None:
+        """Someone is going to wait: be ready to hear of other processes' commits. Then `must_poll` is known."""
+        ...
+
     @property
     def must_poll(self) -> bool:
         """Whether other processes' commits can only be noticed by asking `changed`."""

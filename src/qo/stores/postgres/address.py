@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from qo.core.errors import Invalid
-from qo.core.names import suggestion
+from qo.core.names import DEFAULT_SCHEMA, checked_schema, suggestion
 
-DEFAULT_SCHEMA = "qo"
 DEFAULT_POOL = 8
 POOL_LIMIT = 1000
 WAKES = ("auto", "notify", "poll")
 POOLERS = ("session", "transaction")
 
 _OURS = ("schema", "wake", "pooler", "pool")
-_SCHEMA = re.compile(r"^[a-z_][a-z0-9_]{0,39}$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +34,7 @@ class Address:
     pool: int = DEFAULT_POOL
 
     def __post_init__(self) -> None:
-        if not _SCHEMA.match(self.schema):
-            raise Invalid("url", f"schema must be lower-case letters, digits and _, at most 40, not '{self.schema}'")
+        checked_schema("schema", self.schema)
         if self.wake not in WAKES:
             raise Invalid("url", f"wake must be one of {', '.join(WAKES)}, not '{self.wake}'")
         if self.pooler not in POOLERS:

@@ -1,17 +1,21 @@
-"""claim: wants as JSON, deliveries from rows."""
+"""claim: wants as JSON and as columns, deliveries from hauls; and what must come first."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
 import msgspec
 
+from qo.core.errors import Unavailable
 from qo.core.lease import Claimed, Delivered, LeaseToken, Nothing, Want
 from qo.stores.postgres.pool import Connection
+from qo.stores.postgres.push import lapsing
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
@@ -20,6 +24,67 @@ ASK_AT_ONCE = {"ids": None, "wait": timedelta(0), "owner_limited": False, "signa
 """The row of a want that holds nothing, after a lost answer: nobody knows any more when it was to ask again."""
 NO_HEADERS: dict[str, str] = {}
 NOT_PLAIN = (None,) * 6
+
+
+ADVANCE_LIMIT = 1000
+"""Rows that one transaction brings in or gives back at most."""
+ADVANCE_ROUNDS = 50
+"""Times that a claim makes way for what must come before it."""
+PATIENT_ROUNDS = 2
+"""After so many it takes what is there, though more keeps arriving, and is asked again at once if that is nothing."""
+
+
+async def claim(engine: PostgresEngine, wants: Sequence[Want]) -> list[Claimed | Nothing]:
+    moved = False
+    for number in range(ADVANCE_ROUNDS):
+        rows = await engine.call("claim", partial(_claim, engine, wants, moved))
+        signal = rows[0]["signal"] if rows else None
+        if signal is None:
+            return claimed_from(engine, rows, wants)
+        moved = await _make_way(engine, signal, wants) or number >= PATIENT_ROUNDS
+    raise Unavailable("others kept this claim from being made; try again")
+
+
+async def _claim(
+    engine: PostgresEngine, wants: Sequence[Want], moved: bool, connection: Connection, again: bool
+) -> list[Any]:
+    if again:
+        found = await claim_again(engine, connection, wants)
+        if found:
+            return found
+    sql, text = engine.sql, wants_text(wants)
+    try:
+        if len(wants) == 1 and is_plain(wants[0]):
+            plain = plain_want(wants[0])
+            return list(await connection.fetch(sql.claim_one, text, *plain, moved, engine.now))
+        return list(await connection.fetch(sql.claim, text, *plain_wants(wants), moved, engine.now))
+    except asyncpg.ProgramLimitExceededError:  # more than an answer can hold
+        smaller = [msgspec.structs.replace(want, messages=max(want.messages // 2, 1)) for want in wants]
+        if smaller == list(wants):
+            raise
+        return await _claim(engine, smaller, moved, connection, again=False)
+    except asyncpg.UniqueViolationError:  # the first try was under way still when we looked, and was made after all
+        return await claim_again(engine, connection, wants)
+
+
+async def _make_way(engine: PostgresEngine, signal: str, wants: Sequence[Want]) -> bool:
+    """Do what must come before a claim, in a transaction of its own. Whether there is more of it than that."""
+    if signal == "join":
+        for want in wants:
+            await engine.create_group(want.queues if want.filter is None else want.filter, want.group, want.start)
+        return False
+    more: bool = await engine.call("advance", lambda connection, _: _advance(engine, connection, signal, wants))
+    return more
+
+
+async def _advance(engine: PostgresEngine, connection: Connection, signal: str, wants: Sequence[Want]) -> bool:
+    sql, text = engine.sql, wants_text(wants)
+    if signal == "intake":
+        names: list[str] = await connection.fetchval(sql.names_of_wants, text)
+        entering = partial(connection.fetchval, sql.enter_due, names, ADVANCE_LIMIT, engine.now)
+        return bool(await lapsing(engine, connection, entering))
+    groups = await connection.fetchval(sql.groups_of_wants, text)
+    return bool(await connection.fetchval(sql.lapse, groups, ADVANCE_LIMIT, engine.draw, engine.now))
 
 
 def wants_text(wants: Sequence[Want]) -> str:

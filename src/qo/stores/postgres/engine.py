@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any, Self
 
-import asyncpg
-
-from qo.core.errors import Invalid, NotFound, Unavailable
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
     Claimed,
@@ -26,7 +20,7 @@ from qo.core.lease import (
     Unit,
     Want,
 )
-from qo.core.message import MessageId, NewMessage, Pushed, message_ids
+from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.outcome import (
     CancelAnswer,
     DeadLetter,
@@ -40,24 +34,18 @@ from qo.core.outcome import (
     QueueInfo,
 )
 from qo.core.queue import QueueSettings
-from qo.stores.postgres import inspect, schema
+from qo.stores.postgres import arrange, inspect, schema
 from qo.stores.postgres.address import Address
-from qo.stores.postgres.claim import claim_again, claimed_from, is_plain, plain_want, plain_wants, wants_text
+from qo.stores.postgres.claim import claim
 from qo.stores.postgres.extend import extend
 from qo.stores.postgres.listener import Listener
 from qo.stores.postgres.pool import Connection, Pool
-from qo.stores.postgres.push import lapsing, push, push_once
+from qo.stores.postgres.push import push, push_once
 from qo.stores.postgres.settle import settle
 from qo.stores.postgres.statements import Statements
 from qo.stores.postgres.transact import transact
 from qo.stores.store import Hint
 
-ADVANCE_LIMIT = 1000
-"""Rows that one transaction brings in or gives back at most."""
-ADVANCE_ROUNDS = 50
-"""Times that a claim makes way for what must come before it."""
-PATIENT_ROUNDS = 2
-"""After so many it takes what is there, though more keeps arriving, and is asked again at once if that is nothing."""
 TIDY_LANES = 100
 TIDY_ROWS = 1000
 WATCH_LENGTH = timedelta(days=1)
@@ -139,22 +127,11 @@ class PostgresEngine:
         return answers
 
     async def claim(self, wants: Sequence[Want]) -> Sequence[Claimed | Nothing]:
-        await self._listen()
-        text = wants_text(wants)
-        moved = False
-        for number in range(ADVANCE_ROUNDS):
-            rows = await self.call("claim", partial(self._claim, text, wants, moved))
-            signal = rows[0]["signal"] if rows else None
-            if signal is None:
-                return claimed_from(self, rows, wants)
-            moved = await self._make_way(signal, wants) or number >= PATIENT_ROUNDS
-        raise Unavailable("others kept this claim from being made; try again")
+        return await claim(self, wants)
 
     async def settle(
         self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
     ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
-        if then:
-            await self._listen()
         answers, claims = await settle(self, settlements, then)
         return answers, await self.claim(then) if claims is None else claims
 
@@ -178,6 +155,10 @@ class PostgresEngine:
         before, self._newest = self._newest, newest
         return before is not None and before != newest
 
+    async def attend(self) -> None:
+        if not self._listener.is_open:
+            await self._listener.open()
+
     @property
     def must_poll(self) -> bool:
         return self._listener.must_poll
@@ -195,8 +176,7 @@ class PostgresEngine:
     # The verbs that arrange things
 
     async def configure(self, queue: str, changes: Mapping[str, Any]) -> QueueSettings:
-        settings: QueueSettings = await self.call("configure", lambda c, _: self._configure(c, queue, changes))
-        return settings
+        return await arrange.configure(self, queue, changes)
 
     async def delete_queue(self, queue: str) -> bool:
         return bool(await self.value("delete_queue", self.sql.delete_queue, queue, self.now))
@@ -210,46 +190,22 @@ class PostgresEngine:
         await self.value("pause", self.sql.pause, queue, paused)
 
     async def create_group(self, queues: Sequence[str] | Filter, group: str, start: Start) -> bool:
-        if group == "default":
-            return False
-        if start.time is not None and start.time > (self.local_now):
-            raise Invalid("start", "must not be in the future; 'new' starts at now")
-        names: Sequence[str]
-        if isinstance(queues, Filter):
-            names = await self._note_filter(queues, group, start)
-        else:
-            names = queues
-        made = [
-            await self.value("create_group", self.sql.join, name, group, start.at, start.time, self.now)
-            for name in names
-        ]
-        return any(made)
+        return await arrange.create_group(self, queues, group, start)
 
     async def delete_group(self, queue: str, group: str) -> bool:
-        if group == "default":
-            raise Invalid("group", "the default group cannot be deleted")
-        info = await self.queue(queue)
-        return bool(await self.call("delete_group", lambda c, _: self._delete_group(c, info.name, group)))
+        return await arrange.delete_group(self, queue, group)
 
     async def seek(self, queue: str, group: str, to: Start | int, key: str | None = None) -> int:
-        queue_id, group_id = await self._front(queue, group)
-        at, time = (to.at.value, to.time) if isinstance(to, Start) else (None, None)
-        offset = to if isinstance(to, int) else None
-        moved = int(await self.value("seek", self.sql.seek, queue_id, group_id, at, time, offset, key, self.now))
-        if not moved and key is not None:
-            raise NotFound(f"queue '{queue}' has no lane of key '{key}'")
-        return moved
+        return await arrange.seek(self, queue, group, to, key)
 
     async def cancel(self, ids: Sequence[MessageId], group: str) -> Sequence[CancelAnswer]:
         return [CancelAnswer(await self.value("cancel", self.sql.cancel, id, group, self.draw, self.now)) for id in ids]
 
     async def retry_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> Sequence[MessageId]:
-        _, group_id = await self._front(queue, group)
-        found: list[MessageId] = await self.call("retry_dead", lambda c, _: self._retry_dead(c, queue, group_id, ids))
-        return found
+        return await arrange.retry_dead(self, queue, group, ids)
 
     async def purge_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> int:
-        _, group_id = await self._front(queue, group)
+        _, group_id = await inspect.front(self, queue, group)
         return int(await self.value("purge_dead", self.sql.purge_dead, group_id, None if ids is None else list(ids)))
 
     # Reads
@@ -272,7 +228,6 @@ class PostgresEngine:
     async def jobs(self, ids: Sequence[MessageId]) -> Sequence[Job | None]:
         unregistered = [id for id in ids if id in self._watched and id not in self._registered]
         if unregistered:
-            await self._listen()
             until = self.local_now + WATCH_LENGTH
             await self.value("watch", self.sql.watch, unregistered, until)
             self._registered.update(id for id in unregistered if id in self._watched)
@@ -292,11 +247,6 @@ class PostgresEngine:
 
     # Inside
 
-    async def _listen(self) -> None:
-        """Whoever asks may have to wait, and must then not miss a hint."""
-        if not self._listener.is_open:
-            await self._listener.open()
-
     def _told(self, hint: Hint) -> None:
         """Whoever listens by then: that is said after the listener was made."""
         self._heard(hint)
@@ -307,93 +257,3 @@ class PostgresEngine:
         schema.check(found, known[-1].number, self.address.schema)
         if found < known[-1].number:
             await schema.bring_forward(connection, self.address.schema, known)
-
-    async def _claim(
-        self, text: str, wants: Sequence[Want], moved: bool, connection: Connection, again: bool
-    ) -> list[Any]:
-        if again:
-            found = await claim_again(self, connection, wants)
-            if found:
-                return found
-        try:
-            if len(wants) == 1 and is_plain(wants[0]):
-                plain = plain_want(wants[0])
-                rows: list[Any] = await connection.fetch(self.sql.claim_one, text, *plain, moved, self.now)
-            else:
-                rows = await connection.fetch(self.sql.claim, text, *plain_wants(wants), moved, self.now)
-        except asyncpg.UniqueViolationError:  # the first try was under way still when we looked, and was made after all
-            rows = await claim_again(self, connection, wants)
-        return rows
-
-    async def _make_way(self, signal: str, wants: Sequence[Want]) -> bool:
-        """Do what must come before a claim, in a transaction of its own. Whether there is more of it than that."""
-        if signal == "join":
-            await self._join(wants)
-            return False
-        more: bool = await self.call("advance", lambda connection, _: self._advance(connection, signal, wants))
-        return more
-
-    async def _advance(self, connection: Connection, signal: str, wants: Sequence[Want]) -> bool:
-        text = wants_text(wants)
-        if signal == "intake":
-            names: list[str] = await connection.fetchval(self.sql.names_of_wants, text)
-            entering = partial(connection.fetchval, self.sql.enter_due, names, ADVANCE_LIMIT, self.now)
-            return bool(await lapsing(self, connection, entering))
-        groups = await connection.fetchval(self.sql.groups_of_wants, text)
-        return bool(await connection.fetchval(self.sql.lapse, groups, ADVANCE_LIMIT, self.draw, self.now))
-
-    async def _join(self, wants: Sequence[Want]) -> None:
-        for want in wants:
-            if want.group != "default":
-                await self.create_group(want.filter if want.filter is not None else want.queues, want.group, want.start)
-
-    async def _note_filter(self, where: Filter, group: str, start: Start) -> list[str]:
-        await self.value(
-            "create_group", self.sql.note_filter, group, where.namespace, where.task, start.at.value, start.time
-        )
-        names: list[str] = await self.value("create_group", self.sql.matching, where.namespace, where.task)
-        return names
-
-    async def _front(self, queue: str, group: str) -> tuple[int, int]:
-        row = await self.call("front", lambda c, _: c.fetchrow(self.sql.front, queue, group))
-        if row is None:
-            raise NotFound(f"there is no queue '{queue}'")
-        if row[1] is None:
-            raise NotFound(f"queue '{queue}' has no group '{group}'")
-        return row[0], row[1]
-
-    async def _configure(self, connection: Connection, queue: str, changes: Mapping[str, Any]) -> QueueSettings:
-        async with connection.transaction():
-            now = self.now or await connection.fetchval("SELECT clock_timestamp()")
-            await connection.execute(self.sql.create_queue, queue, now)
-            settings = QueueSettings().changed(json.loads(await connection.fetchval(self.sql.lock_settings, queue)))
-            settings = settings.changed(changes)
-            await connection.execute(
-                self.sql.configure, queue, json.dumps(settings.overrides()), schema.rules_text(settings), now
-            )
-        return settings
-
-    async def _delete_group(self, connection: Connection, queue: str, group: str) -> bool:
-        async with connection.transaction():
-            found = await connection.fetchval(self.sql.lock_group, queue, group)
-            if found is None:
-                return False
-            now = self.now or await connection.fetchval("SELECT clock_timestamp()")
-            await connection.execute(self.sql.drop_group, found)
-            await connection.execute(self.sql.tidy_queue, queue, now)
-        return True
-
-    async def _retry_dead(
-        self, connection: Connection, queue: str, group_id: int, ids: Sequence[MessageId] | None
-    ) -> list[MessageId]:
-        async with connection.transaction():
-            wanted = None if ids is None else list(dict.fromkeys(ids))
-            olds = [row[0] for row in await connection.fetch(self.sql.letters, group_id, wanted)]
-            if wanted is not None:
-                olds = [id for id in wanted if id in set(olds)]
-            now = self.local_now
-            news = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), len(olds))
-            if olds:
-                retrying = partial(connection.execute, self.sql.retry_dead, queue, group_id, olds, news, self.now)
-                await lapsing(self, connection, retrying)
-        return news

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from qo.core.errors import NotFound
 from qo.core.lane import CursorState, LaneId, Start, StartAt
 from qo.core.message import MessageId, checked_id, id_text
+from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import DeadLetter, Depth, Event, GroupInfo, Health, Job, JobState, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings
 from qo.stores.postgres import schema
@@ -51,7 +52,7 @@ def _queue(row: Any) -> QueueInfo:
     )
 
 
-async def _front(engine: PostgresEngine, queue_name: str, group: str) -> tuple[int, int]:
+async def front(engine: PostgresEngine, queue_name: str, group: str) -> tuple[int, int]:
     [row] = await _rows(engine, engine.sql.front, queue_name, group) or [None]
     if row is None:
         raise NotFound(f"there is no queue '{queue_name}'")
@@ -61,7 +62,7 @@ async def _front(engine: PostgresEngine, queue_name: str, group: str) -> tuple[i
 
 
 async def groups(engine: PostgresEngine, queue_name: str) -> list[GroupInfo]:
-    queue_id, _ = await _front(engine, queue_name, "default")
+    queue_id, _ = await front(engine, queue_name, DEFAULT_GROUP)
     return [
         GroupInfo(
             name=name,
@@ -75,7 +76,7 @@ async def groups(engine: PostgresEngine, queue_name: str) -> list[GroupInfo]:
 
 
 async def depth(engine: PostgresEngine, queue_name: str, group: str) -> Depth:
-    _, group_id = await _front(engine, queue_name, group)
+    _, group_id = await front(engine, queue_name, group)
 
     async def read(connection: Connection, _: bool) -> tuple[Any, ...]:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -100,7 +101,7 @@ async def depth(engine: PostgresEngine, queue_name: str, group: str) -> Depth:
 
 
 async def lanes(engine: PostgresEngine, queue_name: str, group: str, after: int, limit: int) -> list[LaneInfo]:
-    queue_id, group_id = await _front(engine, queue_name, group)
+    queue_id, group_id = await front(engine, queue_name, group)
     return [
         LaneInfo(
             lane=LaneId(id),
@@ -164,7 +165,7 @@ def _job(row: Any, now: datetime) -> Job:
 async def list_jobs(
     engine: PostgresEngine, queue_name: str, state: JobState | None, before: str | None, limit: int
 ) -> list[Job]:
-    queue_id, _ = await _front(engine, queue_name, "default")
+    queue_id, _ = await front(engine, queue_name, DEFAULT_GROUP)
     end = b"\xff" * 16 if before is None else checked_id("before", before)
 
     many = limit if state is None else SCAN_LIMIT
@@ -187,7 +188,7 @@ async def events(engine: PostgresEngine, id: MessageId) -> list[Event]:
 async def dead(
     engine: PostgresEngine, queue_name: str, group: str | None, after: str | None, limit: int
 ) -> list[DeadLetter]:
-    queue_id, _ = await _front(engine, queue_name, "default")
+    queue_id, _ = await front(engine, queue_name, DEFAULT_GROUP)
     start = bytes(16) if after is None else checked_id("after", after)
     return [
         DeadLetter(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
 import asyncpg
-import msgspec
 
 from qo.core.errors import TooLarge
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, runs_of_ids
+from qo.stores.answers import batch_again, kept_batch
 from qo.stores.postgres.pool import Connection
 
 if TYPE_CHECKING:
@@ -28,12 +28,6 @@ Lane = tuple[str, str | None, str | None, int | None]
 
 Answers = tuple[list[Pushed], bool]
 """An answer for each message, and whether something may be claimable."""
-
-
-class Remembered(msgspec.Struct):
-    """A batch's answer as the nonce keeps it: each id, and whether it was a duplicate."""
-
-    pushed: list[tuple[str, bool]]
 
 
 async def push(engine: PostgresEngine, messages: Sequence[NewMessage]) -> Answers:
@@ -153,7 +147,7 @@ async def _push_any(engine: PostgresEngine, connection: Connection, messages: Se
         [json.dumps(dict(m.headers)) if m.headers else None for m in messages],
         [m.due_at for m in messages],
         [None if m.ttl is None else m.ttl.total_seconds() for m in messages],
-        [_dedupe_text(m) for m in messages],
+        [dedupe_text(m) for m in messages],
     ]
     rows = await lapsing(engine, connection, lambda: connection.fetch(engine.sql.push_any, *columns, engine.now))
     return [_answer(message, row) for message, row in zip(messages, rows, strict=True)]
@@ -172,7 +166,7 @@ async def lapsing(engine: PostgresEngine, connection: Connection, call: Callable
             await connection.fetchval(engine.sql.lapse_over, UUID(found[1]).bytes, engine.draw, engine.now)
 
 
-def _dedupe_text(message: NewMessage) -> str | None:
+def dedupe_text(message: NewMessage) -> str | None:
     dedupe = message.dedupe
     if dedupe is None:
         return None
@@ -206,23 +200,10 @@ async def _push_once(
         async with connection.transaction():
             kept = await connection.fetchval(engine.sql.nonce, nonce)
             if kept is not None:
-                return _recalled(messages, kept), False
+                return batch_again(messages, kept), False
             answers, woke = await push_on(engine, connection, messages, again=False)
-            remembered = Remembered(
-                [("" if isinstance(a, Refused) else a.id.hex(), isinstance(a, Duplicate)) for a in answers]
-            )
-            await connection.execute(engine.sql.keep_nonce, nonce, engine.now, msgspec.json.encode(remembered).decode())
+            await connection.execute(engine.sql.keep_nonce, nonce, engine.now, kept_batch(answers))
             return answers, woke
     except asyncpg.UniqueViolationError:  # the same call is being made elsewhere, and was first
         kept = await connection.fetchval(engine.sql.nonce, nonce)
-        return _recalled(messages, kept), False
-
-
-def _recalled(messages: Sequence[NewMessage], kept: str) -> list[Pushed]:
-    answers: list[Pushed] = []
-    for message, (id, duplicate) in zip(messages, msgspec.json.decode(kept, type=Remembered).pushed, strict=True):
-        if not id:
-            answers.append(Refused(TooLarge("payload", "was refused the first time")))
-        else:
-            answers.append(Duplicate(MessageId(bytes.fromhex(id))) if duplicate else Stored(message.id))
-    return answers
+        return batch_again(messages, kept), False

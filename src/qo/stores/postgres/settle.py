@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import asyncpg
+
 from qo.core.lease import (
     Answer,
     Bury,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 WORDS: dict[type[Any], str] = {Complete: "complete", Fail: "fail", Release: "release", Bury: "bury"}
 ITEM_BY_ITEM = "items"
+CLAIM_APART = {"signal": "apart"}
 DONE = Complete()
 ANSWERS = {answer.value: answer for answer in Answer}
 VERDICTS = {verdict.value: verdict for verdict in Verdict}
@@ -37,21 +40,18 @@ async def settle(
 ) -> tuple[list[Settled], list[Claimed | Nothing] | None]:
     """The answers; and the claims, or None if something must be done before one can claim."""
     text = wants_text(then) if then else None
-    unsure = False
 
     async def work(connection: Connection, again: bool) -> tuple[list[Settled], list[Any], list[Any]]:
-        nonlocal unsure
-        unsure = again
         held = await claim_again(engine, connection, then) if again and then else []
         wants = None if held else text
-        leases = None if again else _only_done(settlements)
-        if leases is not None:
-            plain = plain_wants(then) if wants else NOT_PLAIN
-            rows = await connection.fetch(engine.sql.settle_done, *_ranges(leases), wants, *plain, engine.now)
-            if rows[0]["signal"] != ITEM_BY_ITEM:
-                return _all_done(settlements, leases, rows[0]["ended"]), rows, held
-        rows = await connection.fetch(engine.sql.settle, *columns_of(settlements), wants, engine.draw, engine.now)
-        return answers_from(rows[0], len(settlements), unsure=unsure), rows, held
+        try:
+            answers, rows = await _settle(engine, connection, settlements, then, wants, again)
+        except asyncpg.ProgramLimitExceededError:  # it would claim more than an answer can hold
+            if wants is None:
+                raise
+            answers, rows = await _settle(engine, connection, settlements, (), None, again)
+            rows = [CLAIM_APART]
+        return answers, rows, held
 
     answers, rows, held = await engine.call("settle", work)
     if held:
@@ -59,6 +59,24 @@ async def settle(
     if rows[0]["signal"] is not None:
         return answers, None
     return answers, claimed_from(engine, rows[1:], then)
+
+
+async def _settle(
+    engine: PostgresEngine,
+    connection: Connection,
+    settlements: Sequence[Settlement],
+    then: Sequence[Want],
+    wants: str | None,
+    again: bool,
+) -> tuple[list[Settled], list[Any]]:
+    leases = None if again else _only_done(settlements)
+    if leases is not None:
+        plain = plain_wants(then) if wants else NOT_PLAIN
+        rows = await connection.fetch(engine.sql.settle_done, *_ranges(leases), wants, *plain, engine.now)
+        if rows[0]["signal"] != ITEM_BY_ITEM:
+            return _all_done(settlements, leases, rows[0]["ended"]), rows
+    rows = await connection.fetch(engine.sql.settle, *columns_of(settlements), wants, engine.draw, engine.now)
+    return answers_from(rows[0], len(settlements), unsure=again), rows
 
 
 Leases = dict[tuple[str, int], list[int]]

@@ -124,6 +124,9 @@ class SqliteEngine:
         before, self._data_version = self._data_version, version
         return before is not None and before != version
 
+    async def attend(self) -> None:
+        """Nothing to open: who else writes is found out by asking."""
+
     @property
     def must_poll(self) -> bool:
         return self._path != MEMORY

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-import msgspec
-
 from qo.core.errors import TooLarge
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored
+from qo.stores.answers import batch_again, kept_batch
 from qo.stores.sqlite import dedupe, intake
 from qo.stores.sqlite.lanes import (
     Entry,
@@ -32,32 +31,15 @@ Arrivals = dict[LaneKey, list[NewMessage]]
 """What is to be appended, by queue and lane."""
 
 
-class Remembered(msgspec.Struct):
-    """A batch's answer as the nonce keeps it: each id, and whether it was a duplicate."""
-
-    pushed: list[tuple[str, bool]]
-
-
 def push_once(tx: Transaction, messages: tuple[NewMessage, ...], nonce: str | None) -> list[Pushed]:
     """Push, unless a batch with this nonce was pushed before; then give its answer again."""
     if nonce is None:
         return push(tx, messages)
     kept = tx.value(SQL.nonce, nonce)
     if kept is not None:
-        return _recalled(messages, msgspec.json.decode(kept, type=Remembered))
+        return batch_again(messages, kept)
     answers = push(tx, messages)
-    remembered = Remembered([("" if isinstance(a, Refused) else a.id.hex(), isinstance(a, Duplicate)) for a in answers])
-    tx.run(SQL.keep_nonce, nonce, tx.now, msgspec.json.encode(remembered).decode())
-    return answers
-
-
-def _recalled(messages: tuple[NewMessage, ...], remembered: Remembered) -> list[Pushed]:
-    answers: list[Pushed] = []
-    for message, (id, duplicate) in zip(messages, remembered.pushed, strict=True):
-        if not id:
-            answers.append(Refused(TooLarge("payload", "was refused the first time")))
-        else:
-            answers.append(Duplicate(MessageId(bytes.fromhex(id))) if duplicate else Stored(message.id))
+    tx.run(SQL.keep_nonce, nonce, tx.now, kept_batch(answers))
     return answers
 
 

@@ -153,6 +153,7 @@ DECLARE
     v_due bigint[];
     v_cursors bigint[];
     v_queues text[] := '{}';
+    v_lanes bigint[] := '{}';
     c qo.cursors;
     e qo.leases;
     q qo.queues;
@@ -170,6 +171,7 @@ BEGIN
         SELECT k.* INTO STRICT q FROM qo.queues k JOIN qo.lanes l ON l.queue_id = k.id WHERE l.id = e.lane_id;
         v_room := v_room - qo.lapse_lease(q, c, e, v_room, p_draw, v_now);
         v_queues := v_queues || q.name;
+        v_lanes := v_lanes || e.lane_id;
         EXIT WHEN v_room <= 0;
     END LOOP;
     -- What came back may have outlived its time to live already.
@@ -177,6 +179,7 @@ BEGIN
     FOR c IN SELECT * FROM qo.cursors WHERE id = ANY (v_due) ORDER BY due_at LOOP
         SELECT k.* INTO STRICT q FROM qo.queues k JOIN qo.lanes l ON l.queue_id = k.id WHERE l.id = c.lane_id;
         v_queues := v_queues || q.name;
+        v_lanes := v_lanes || c.lane_id;
         IF c.state = 'blocked' THEN
             SELECT * INTO STRICT m FROM qo.messages WHERE lane_id = c.lane_id AND "offset" = c.position;
             UPDATE qo.cursors SET state = 'ready', due_at = m.expires_at WHERE id = c.id RETURNING * INTO c;
@@ -189,6 +192,7 @@ BEGIN
         END LOOP;
     END LOOP;
     PERFORM qo.tell(ARRAY(SELECT DISTINCT unnest(v_queues)));
+    PERFORM qo.to_tidy(v_lanes, v_now);
     RETURN v_room <= 0 OR EXISTS (SELECT FROM qo.cursors WHERE group_id = ANY (p_groups) AND due_at <= v_now AND due_at IS NOT NULL AND keyed)
         OR EXISTS (SELECT FROM qo.leases WHERE group_id = ANY (p_groups) AND ended_at IS NULL AND expires_at <= v_now);
 END $$;
@@ -210,5 +214,6 @@ BEGIN
     IF e.expires_at <= v_now THEN
         PERFORM qo.lapse_lease(q, c, e, 2147483647, p_draw, v_now);
         PERFORM qo.tell(ARRAY[q.name]);
+        PERFORM qo.to_tidy(ARRAY[e.lane_id], v_now);
     END IF;
 END $$;

@@ -33,6 +33,10 @@ SELECT want, wait, owner_limited, signal, (haul).*, ended FROM qo.settle_done($1
 -- name: extend
 SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend($1, $2, $3, $4, $5, $6);
 
+-- name: lock_keys
+-- A unit takes every dedupe key that it will ask for before its lanes.
+SELECT qo.lock_keys_of($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()));
+
 -- name: lock_lanes
 -- A unit takes every lane that it may push to first.
 SELECT qo.lock_lanes($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()));

@@ -105,9 +105,9 @@ BEGIN
     RETURN v_found;
 END $$;
 
--- Serve one want. Open cursors were locked by the caller; keyed ones are locked here, those of others are skipped.
-CREATE FUNCTION qo.serve(w qo.want, p_now timestamptz, OUT hauls qo.haul[], OUT contended boolean, OUT met_fragile boolean)
-LANGUAGE plpgsql AS $$
+-- Serve one want; `finished` are lanes in which messages were finished on the way. Open cursors were locked by the caller; keyed ones are locked here, those of others are skipped.
+CREATE FUNCTION qo.serve(w qo.want, p_now timestamptz, OUT hauls qo.haul[], OUT contended boolean, OUT met_fragile boolean,
+                         OUT finished bigint[]) LANGUAGE plpgsql AS $$
 DECLARE
     v_front bigint;
     v_keyed boolean := false;       -- whether keyed lanes are ready
@@ -132,6 +132,7 @@ BEGIN
     hauls := '{}';
     contended := false;
     met_fragile := false;
+    finished := '{}';
     v_fragile := w.owner IS NULL OR NOT EXISTS (
         SELECT FROM qo.leases e WHERE e.owner = w.owner AND e.fragile IS NOT NULL AND e.ended_at IS NULL AND e.expires_at > p_now);
     FOREACH v_front IN ARRAY w.fronts LOOP
@@ -183,6 +184,7 @@ BEGIN
                 CONTINUE;
             END IF;
             v_again := true;
+            IF t.finished THEN finished := finished || (t.got).lane_id; END IF;
             met_fragile := met_fragile OR t.outcome = 'fragile';
             IF t.outcome = 'taken' THEN
                 hauls := hauls || t.got;
@@ -318,9 +320,11 @@ DECLARE
     s record;
     r qo.served;
     v_groups bigint[];
+    v_finished bigint[] := '{}';    -- lanes in which messages were finished
 BEGIN
     FOREACH w IN ARRAY p_resolved LOOP
         s := qo.serve(w, p_now);
+        v_finished := v_finished || s.finished;
         r.want := w.number;
         r.haul := NULL;
         r.wait := NULL;
@@ -340,6 +344,7 @@ BEGIN
                           WHERE g.claimed_at IS NULL OR g.claimed_at <= p_now - interval '1 hour' ORDER BY g.id);
         UPDATE qo.groups g SET claimed_at = p_now WHERE g.id IN (SELECT l.id FROM qo.groups l WHERE l.id = ANY (v_groups) ORDER BY l.id FOR UPDATE SKIP LOCKED);
     END IF;
+    IF cardinality(v_finished) > 0 THEN PERFORM qo.to_tidy(v_finished, p_now); END IF;
 END $$;
 
 -- The common case, in fewer and simpler steps: wants of one queue each, for messages of any kind, where open lanes alone

@@ -125,6 +125,7 @@ BEGIN
         PERFORM qo.lapse_lease(q, c, e, 2147483647, p_draw, v_now);
         SELECT * INTO STRICT c FROM qo.cursors WHERE id = c.id;
     END LOOP;
+    PERFORM qo.to_tidy(ARRAY[c.lane_id], v_now);
     IF e.token IS NOT NULL THEN
         UPDATE qo.leases SET canceled = canceled || v_place."offset" WHERE token = e.token AND lane_id = e.lane_id;
         RETURN 'requested';

@@ -102,15 +102,16 @@ BEGIN
                                  ORDER BY e.last DESC LIMIT 1));
 END $$;
 
--- Have housekeeping look at lanes within a minute from now, unless it will anyway. Rows of `tidying` are the last that anyone locks.
+-- Have housekeeping look at lanes within a minute from now, unless it will anyway. Rows of `tidying` are the last that anyone
+-- locks: a verb says this once, at its end, of all lanes in which it finished something.
 CREATE FUNCTION qo.to_tidy(p_lanes bigint[], p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_at timestamptz := p_now + interval '60 s';
+    v_lanes bigint[] := ARRAY(SELECT DISTINCT lane FROM unnest(p_lanes) lane
+                              WHERE NOT EXISTS (SELECT FROM qo.tidying t WHERE t.lane_id = lane AND t.at <= v_at) ORDER BY lane);
 BEGIN
-    IF (SELECT count(*) FROM qo.tidying t WHERE t.lane_id = ANY (p_lanes) AND t.at <= p_now + interval '60 s')
-        = cardinality(p_lanes) THEN
-        RETURN;
-    END IF;
-    INSERT INTO qo.tidying AS t (lane_id, at)
-    SELECT lane, p_now + interval '60 s' FROM (SELECT DISTINCT unnest(p_lanes) AS lane ORDER BY 1) lanes
+    IF cardinality(v_lanes) = 0 THEN RETURN; END IF;
+    INSERT INTO qo.tidying AS t (lane_id, at) SELECT lane, v_at FROM unnest(v_lanes) lane
     ON CONFLICT (lane_id) DO UPDATE SET at = excluded.at WHERE t.at > excluded.at;
 END $$;
 

@@ -16,7 +16,7 @@ BEGIN
 END $$;
 
 -- Write the outcomes of messages of one lane, and tell those who await them. Only the default group has outcomes.
--- Arrays shorter than the offsets are filled up with NULL.
+-- Arrays shorter than the offsets are filled up with NULL. The caller has the lane tidied.
 CREATE FUNCTION qo.finish(q qo.queues, p_group bigint, p_lane bigint, p_offsets bigint[], p_states text[], p_attempts integer[],
                           p_reasons text[], p_errors text[], p_results bytea[], p_owner text, p_started timestamptz[],
                           p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
@@ -25,7 +25,6 @@ DECLARE
     v_ids uuid[];
 BEGIN
     IF cardinality(p_offsets) = 0 THEN RETURN; END IF;
-    PERFORM qo.to_tidy(ARRAY[p_lane], p_now);
     IF p_group <> q.default_group_id THEN RETURN; END IF;
     IF v_history <> 'none' THEN
         INSERT INTO qo.outcomes AS o (lane_id, "offset", finished_at, state, attempt, reason, error, result, owner, started_at)

@@ -219,6 +219,40 @@ BEGIN
     RETURN NULL;
 END $$;
 
+-- Lock dedupe keys, in their order, those that are new too: an expired row stands in for them. Whoever needs several, or will
+-- lock lanes first otherwise, says so here, so that no two can wait for each other.
+CREATE FUNCTION qo.lock_keys(p_queues text[], p_scopes text[], p_keys text[], p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO qo.dedupe (queue_id, scope, key, message_id, until, checked_at)
+    SELECT DISTINCT q.id, u.scope COLLATE "C", u.key COLLATE "C", '00000000-0000-0000-0000-000000000000'::uuid, '-infinity'::timestamptz, p_now
+    FROM unnest(p_queues, p_scopes, p_keys) AS u (queue, scope, key) JOIN qo.queues q ON q.name = u.queue ORDER BY 1, 2, 3
+    ON CONFLICT DO NOTHING;
+    PERFORM FROM qo.dedupe d WHERE (d.queue_id, d.scope, d.key) IN (
+        SELECT q.id, u.scope, u.key FROM unnest(p_queues, p_scopes, p_keys) AS u (queue, scope, key) JOIN qo.queues q ON q.name = u.queue)
+    ORDER BY d.queue_id, d.scope, d.key FOR UPDATE;
+END $$;
+
+-- Lock the keys that messages, and what is due of their lanes' intake, will ask for.
+CREATE FUNCTION qo.lock_keys_of(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_dedupes jsonb[], p_now timestamptz)
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_queues text[];
+    v_scopes text[];
+    v_keys text[];
+BEGIN
+    SELECT array_agg(x.queue), array_agg(qo.scope_of(x.dedupe, x.key, x.kind, x.priority)), array_agg(x.dedupe ->> 'key')
+    INTO v_queues, v_scopes, v_keys FROM (
+        SELECT * FROM unnest(p_queues, p_keys, p_kinds, p_priorities, p_dedupes) AS m (queue, key, kind, priority, dedupe)
+        WHERE m.dedupe IS NOT NULL
+        UNION ALL
+        SELECT i.queue, i.key, i.kind, i.priority, i.dedupe FROM (SELECT DISTINCT * FROM unnest(p_queues, p_keys)) AS m (queue, key)
+        CROSS JOIN LATERAL (SELECT * FROM qo.intake t WHERE t.queue = m.queue AND t.key = m.key AND t.key IS NOT NULL AND t.canceled_at IS NULL
+                            AND t.due_at <= p_now AND t.dedupe IS NOT NULL) i) x;
+    IF v_keys IS NULL THEN RETURN; END IF;
+    PERFORM qo.queue_to_use(name, p_now) FROM (SELECT DISTINCT name FROM unnest(v_queues) name ORDER BY name) names;
+    PERFORM qo.lock_keys(v_queues, v_scopes, v_keys, p_now);
+END $$;
+
 -- Push anything, message by message. Lanes are created in the order of first arrivals, and locked by id before offsets
 -- are given out. Answers for each message: 'stored', 'duplicate' and the first one's id, 'too large' and the limit.
 CREATE FUNCTION qo.push_any(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_ids uuid[], p_payloads bytea[],
@@ -238,12 +272,9 @@ DECLARE
     i integer;
     q qo.queues;
 BEGIN
-    -- Keys first, in their order, so that two pushes of the same keys cannot wait for each other.
-    PERFORM FROM qo.dedupe d WHERE (d.queue_id, d.scope, d.key) IN (
-        SELECT k.id, qo.scope_of(m.dedupe, m.key, m.kind, m.priority), m.dedupe ->> 'key'
-        FROM unnest(p_queues, p_keys, p_kinds, p_priorities, p_dedupes) AS m (queue, key, kind, priority, dedupe)
-        JOIN qo.queues k ON k.name = m.queue WHERE m.dedupe IS NOT NULL)
-    ORDER BY d.queue_id, d.scope, d.key FOR UPDATE;
+    IF v_count > 1 OR p_keys[1] IS NOT NULL THEN
+        PERFORM qo.lock_keys_of(p_queues, p_keys, p_kinds, p_priorities, p_dedupes, v_now);
+    END IF;
     FOR i IN 1..v_count LOOP
         IF q.name IS DISTINCT FROM p_queues[i] THEN q := qo.queue_to_use(p_queues[i], v_now); END IF;
         answer := 'stored'; other := NULL;
@@ -346,6 +377,8 @@ BEGIN
                         ORDER BY t.due_at, t.id LIMIT p_limit);
         CONTINUE WHEN cardinality(v_rows) = 0;
         v_more := v_more OR cardinality(v_rows) = p_limit;
+        PERFORM qo.lock_keys(array_agg(r.queue), array_agg(qo.scope_of(r.dedupe, r.key, r.kind, r.priority)), array_agg(r.dedupe ->> 'key'), v_now)
+        FROM unnest(v_rows) r WHERE r.dedupe IS NOT NULL HAVING count(*) > 0;
         v_lanes := qo.lanes_to_use(array_fill(q.id, ARRAY[cardinality(v_rows)]), ARRAY(SELECT r.key FROM unnest(v_rows) r),
                                    ARRAY(SELECT r.kind FROM unnest(v_rows) r), ARRAY(SELECT r.priority FROM unnest(v_rows) r));
         PERFORM qo.lock_by_id(v_lanes);

@@ -532,6 +532,7 @@ BEGIN
     SELECT array_agg(t.number), array_agg(t.answer), array_agg(t.verdict), array_agg(t.ended)
     INTO v_answer.numbers, v_answer.answers, v_answer.verdicts, v_answer.ended
     FROM unnest(qo.settle_all(p_tokens, p_lanes, p_offsets, p_whats, p_errors, p_afters, p_results, p_started, p_draw, v_now)) t;
+    PERFORM qo.to_tidy(p_lanes, v_now);
     RETURN NEXT v_answer;
     IF p_wants IS NOT NULL AND v_answer.signal IS NULL THEN
         RETURN QUERY SELECT * FROM qo.serve_all(p_wants, r.wants, r.more, r.unnoted, v_now);

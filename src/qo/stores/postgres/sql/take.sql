@@ -84,9 +84,10 @@ BEGIN
 END $$;
 
 -- Take what a lane has for a want. An open lane's cursor was locked by the caller; a keyed one's is locked here.
--- How it went: 'taken'; 'nothing'; 'busy', others are at it; 'fragile', it must not be taken by this owner now.
+-- How it went: 'taken'; 'nothing'; 'busy', others are at it; 'fragile', it must not be taken by this owner now. `finished`:
+-- messages were finished on the way.
 CREATE FUNCTION qo.take(w qo.want, p_cursor bigint, p_room integer, p_fragile boolean, p_now timestamptz,
-                        OUT got qo.haul, OUT outcome text, OUT fragile boolean) LANGUAGE plpgsql AS $$
+                        OUT got qo.haul, OUT outcome text, OUT fragile boolean, OUT finished boolean) LANGUAGE plpgsql AS $$
 DECLARE
     c qo.cursors;
     l qo.lanes;
@@ -107,6 +108,7 @@ DECLARE
     m record;
 BEGIN
     fragile := p_fragile;
+    finished := w.at_delivery;
     SELECT * INTO c FROM qo.cursors k WHERE k.id = p_cursor AND (NOT k.keyed OR k.state = 'ready') FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN outcome := 'busy'; RETURN; END IF;
     IF c.keyed AND c.losses >= 2 AND NOT p_fragile THEN outcome := 'fragile'; RETURN; END IF;
@@ -127,6 +129,7 @@ BEGIN
             EXIT WHEN cardinality(v_offsets) >= v_room;
             CONTINUE WHEN m.losses >= 2 AND NOT p_fragile;
             IF m.expires_at <= p_now THEN
+                finished := true;
                 DELETE FROM qo.retries WHERE cursor_id = c.id AND "offset" = m."offset";
                 PERFORM qo.finish(q, c.group_id, c.lane_id, ARRAY[m."offset"], ARRAY['canceled'], ARRAY[m.attempts], ARRAY['expired'],
                                   '{}', '{}', NULL, '{}', p_now);
@@ -176,6 +179,7 @@ BEGIN
                         INSERT INTO qo.skips (cursor_id, "offset") VALUES (c.id, m."offset") ON CONFLICT DO NOTHING;
                     END IF;
                     IF m.expired AND NOT m.elsewhere AND NOT m.skipped THEN
+                        finished := true;
                         PERFORM qo.finish(q, c.group_id, c.lane_id, ARRAY[m."offset"], ARRAY['canceled'],
                             ARRAY[CASE WHEN c.keyed AND m."offset" = c.position THEN c.attempts ELSE 0 END], ARRAY['expired'],
                             '{}', '{}', NULL, '{}', p_now);

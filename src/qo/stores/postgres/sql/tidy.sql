@@ -281,6 +281,7 @@ DECLARE
 BEGIN
     SELECT * INTO q FROM qo.queues WHERE name = p_queue FOR UPDATE;
     IF NOT FOUND THEN RETURN false; END IF;
+    PERFORM FROM qo.dedupe WHERE queue_id = q.id ORDER BY scope, key FOR UPDATE;
     PERFORM qo.purge(p_queue, p_now);
     PERFORM qo.drop_group(g.id) FROM qo.groups g WHERE g.queue_id = q.id;
     v_lanes := ARRAY(SELECT id FROM qo.lanes WHERE queue_id = q.id);

@@ -1,0 +1,107 @@
+"""The verbs that arrange things and take more than one statement."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from qo.core.errors import Invalid, NotFound
+from qo.core.lane import Filter, Start
+from qo.core.message import MessageId, message_ids
+from qo.core.names import DEFAULT_GROUP
+from qo.core.queue import QueueSettings
+from qo.stores.postgres import inspect, schema
+from qo.stores.postgres.pool import Connection
+from qo.stores.postgres.push import lapsing
+
+if TYPE_CHECKING:
+    from qo.stores.postgres.engine import PostgresEngine
+
+
+async def configure(engine: PostgresEngine, queue: str, changes: Mapping[str, Any]) -> QueueSettings:
+    async def work(connection: Connection, _: bool) -> QueueSettings:
+        async with connection.transaction():
+            now = engine.now or await connection.fetchval("SELECT clock_timestamp()")
+            await connection.execute(engine.sql.create_queue, queue, now)
+            settings = QueueSettings().changed(json.loads(await connection.fetchval(engine.sql.lock_settings, queue)))
+            settings = settings.changed(changes)
+            await connection.execute(
+                engine.sql.configure, queue, json.dumps(settings.overrides()), schema.rules_text(settings), now
+            )
+        return settings
+
+    settings: QueueSettings = await engine.call("configure", work)
+    return settings
+
+
+async def create_group(engine: PostgresEngine, queues: Sequence[str] | Filter, group: str, start: Start) -> bool:
+    if group == DEFAULT_GROUP:
+        return False
+    if start.time is not None and start.time > engine.local_now:
+        raise Invalid("start", "must not be in the future; 'new' starts at now")
+    names: Sequence[str] = await _note_filter(engine, queues, group, start) if isinstance(queues, Filter) else queues
+    made = [
+        await engine.value("create_group", engine.sql.join, name, group, start.at, start.time, engine.now)
+        for name in names
+    ]
+    return any(made)
+
+
+async def _note_filter(engine: PostgresEngine, where: Filter, group: str, start: Start) -> list[str]:
+    await engine.value(
+        "create_group", engine.sql.note_filter, group, where.namespace, where.task, start.at.value, start.time
+    )
+    names: list[str] = await engine.value("create_group", engine.sql.matching, where.namespace, where.task)
+    return names
+
+
+async def delete_group(engine: PostgresEngine, queue: str, group: str) -> bool:
+    if group == DEFAULT_GROUP:
+        raise Invalid("group", "the default group cannot be deleted")
+    await engine.queue(queue)
+
+    async def work(connection: Connection, _: bool) -> bool:
+        async with connection.transaction():
+            found = await connection.fetchval(engine.sql.lock_group, queue, group)
+            if found is None:
+                return False
+            now = engine.now or await connection.fetchval("SELECT clock_timestamp()")
+            await connection.execute(engine.sql.drop_group, found)
+            await connection.execute(engine.sql.tidy_queue, queue, now)
+        return True
+
+    return bool(await engine.call("delete_group", work))
+
+
+async def seek(engine: PostgresEngine, queue: str, group: str, to: Start | int, key: str | None) -> int:
+    queue_id, group_id = await inspect.front(engine, queue, group)
+    at, time = (to.at.value, to.time) if isinstance(to, Start) else (None, None)
+    offset = to if isinstance(to, int) else None
+    moved = int(await engine.value("seek", engine.sql.seek, queue_id, group_id, at, time, offset, key, engine.now))
+    if not moved and key is not None:
+        raise NotFound(f"queue '{queue}' has no lane of key '{key}'")
+    return moved
+
+
+async def retry_dead(
+    engine: PostgresEngine, queue: str, group: str, ids: Sequence[MessageId] | None
+) -> list[MessageId]:
+    _, group_id = await inspect.front(engine, queue, group)
+
+    async def work(connection: Connection, _: bool) -> list[MessageId]:
+        async with connection.transaction():
+            wanted = None if ids is None else list(dict.fromkeys(ids))
+            olds = [row[0] for row in await connection.fetch(engine.sql.letters, group_id, wanted)]
+            if wanted is not None:
+                olds = [id for id in wanted if id in set(olds)]
+            news = message_ids(int(engine.local_now.timestamp() * 1000), secrets.randbits(80), len(olds))
+            if olds:
+                retrying = partial(connection.execute, engine.sql.retry_dead, queue, group_id, olds, news, engine.now)
+                await lapsing(engine, connection, retrying)
+        return news
+
+    found: list[MessageId] = await engine.call("retry_dead", work)
+    return found
