@@ -9,7 +9,7 @@ from peerlib import DSN, PAD, enqueue, handled
 import qo
 
 BATCH = 100
-STREAMS = 3
+STREAMS = 4
 
 
 async def work(queue: qo.Queue) -> None:
@@ -27,7 +27,7 @@ async def main(role: str, *numbers: str) -> None:
         if role == "setup":
             await queue.configure(history=numbers[0] if numbers else "outcome")
         elif role == "work":
-            await asyncio.gather(*(work(queue) for _ in range(int(numbers[0]) if numbers else STREAMS)))
+            await asyncio.gather(*(work(queue) for _ in range(STREAMS)))
         else:
             await enqueue(
                 lambda sent: queue.push({"sent": sent, "pad": PAD}),
