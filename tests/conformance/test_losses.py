@@ -151,3 +151,12 @@ async def test_giving_back_is_done_in_steps(store, clock):
     taken = [each for _ in range(3) for each in await claim(store, messages=2500)]
     assert sorted(int(each.payload) for each in taken) == list(range(2500))
     assert await answers(store, *map(done, taken)) == ["settled"] * 2500
+
+
+async def test_settling_at_delivery_meets_one_killer_at_a_time(store, clock):
+    await store.push([message(key="a"), message(key="b")])
+    await lose(store, clock)
+    await lose(store, clock)
+    clock.move(seconds=10)
+    assert len(await claim(store, owner="w", auto_settle=True)) == 1
+    assert len(await claim(store, owner="w", auto_settle=True)) == 1

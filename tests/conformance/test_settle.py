@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from qo.core.lease import Complete, Done, Extended, LeaseToken, Lost, Settlement, Undone, Unit
+from qo.core.lease import Claimed, Complete, Done, Extended, LeaseToken, Lost, Settlement, Undone, Unit
 from qo.core.message import Dedupe, Stored
 from qo.core.retry import RetryPolicy
 from tests.conformance.saying import (
@@ -252,3 +252,25 @@ async def test_a_unit_with_a_nonce_may_be_repeated(store):
     [second] = await store.transact([unit])
     assert first == second
     assert len(await claim(store, "mail")) == 1
+
+
+async def test_claiming_on_sees_the_lane_that_the_settle_made_ready(store):
+    await store.push([*messages(2, key="k", priority=10), message(payload=b"open")])
+    [first] = await claim(store, messages=1)
+    assert first.payload == b"0"
+    _, [claimed] = await store.settle([done(first)], [want(messages=1)])
+    assert payloads(list(claimed.deliveries)) == [b"1"]
+
+
+async def test_many_lanes_are_completed_and_claimed_on_in_one_call(store):
+    keys = [f"k{number}" for number in range(20)]
+    for round_ in range(3):
+        await store.push([message(key=key, payload=str(round_).encode()) for key in keys])
+    held = await claim(store, lane_messages=1)
+    for round_ in range(3):
+        assert payloads(held) == [str(round_).encode()] * 20
+        settled, [claimed] = await store.settle([done(each) for each in held], [want(messages=50, lane_messages=1)])
+        assert {(each.answer, each.verdict, each.lease_ended) for each in settled} == {("settled", "completed", True)}
+        held = list(claimed.deliveries) if isinstance(claimed, Claimed) else []
+    assert held == []
+    assert (await store.depth(ORDERS, "default")).ready == 0

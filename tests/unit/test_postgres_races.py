@@ -15,12 +15,14 @@ from qo.broker.broker import Broker
 from qo.client.client import Client
 from qo.core.lane import Start
 from qo.core.lease import Done, Unit
+from qo.core.message import Dedupe, Duplicate
 from qo.stores.postgres import inspect
 from qo.stores.postgres.address import read_address
-from qo.stores.postgres.claim import NOT_PLAIN, wants_text
+from qo.stores.postgres.claim import NOT_PLAIN, plain_want, plain_wants, wants_text
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.postgres.pool import set_up
 from qo.stores.postgres.push import push_on
+from qo.stores.postgres.schema import in_schema
 from qo.stores.postgres.settle import columns_of
 from tests.conformance.saying import ORDERS, claim, done, message, messages, payloads, settle, want
 from tests.postgres import Server, new_schema
@@ -200,3 +202,45 @@ async def test_a_process_that_dies_between_commit_and_hint_has_hinted(store, ser
     connection.terminate()
     [delivery] = await asyncio.wait_for(waiting, 5)
     assert delivery.payload == 1
+
+
+async def test_the_same_new_dedupe_key_pushed_twice_at_once_is_stored_once(store, server):
+    """Neither sees a row to lock; the second's waits for the first's, and finds it."""
+    await store.push([message()])
+    first, second = (message(dedupe=Dedupe("k")) for _ in range(2))
+    async with held_open(server) as connection:
+        await push_on(store, connection, [first], again=False)
+        pushing = asyncio.create_task(store.push([second]))
+        await has_to_wait(pushing)
+    assert await pushing == [Duplicate(first.id)]
+
+
+async def test_wants_that_come_together_take_nothing_from_a_cursor_that_another_holds(store, server):
+    """It may have become ready after they locked what was."""
+    await store.push(messages(3))
+    await settle(store, *map(done, await claim(store, messages=1)))
+    mine, others = want(messages=2), want(messages=2)
+    async with held_open(server) as connection:
+        taken = await connection.fetch(store.sql.claim_one, wants_text([mine]), *plain_want(store, mine), False, None)
+        assert len(taken[0]["ids"]) == 2
+        serve = in_schema(SERVE_PLAIN, store.address.schema)
+        rows = await store.call(
+            "look", lambda c, _: c.fetch(serve, wants_text([others]), *plain_wants(store, [others]))
+        )
+        assert [row["ids"] for row in rows] == [None]
+        assert rows[0]["wait"] is not None  # soon
+
+
+SERVE_PLAIN = """
+SELECT (haul).*, wait FROM qo.serve_plain($1, ROW($2, $3, $4, $5, $6, $7, $8)::qo.plain_wants,
+    ARRAY(SELECT default_group_id FROM qo.queues), clock_timestamp())
+"""
+
+
+async def test_a_transaction_that_commits_after_a_newer_one_is_a_change(store, server):
+    async with held_open(server) as connection:
+        await connection.fetchval("SELECT pg_current_xact_id()")
+        await store.push([message()])
+        await store.changed()
+        assert not await store.changed()
+    assert await store.changed()

@@ -11,17 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import asyncpg
+import msgspec
 import pytest
 
 from qo.broker.broker import Broker
 from qo.client.client import Client
 from qo.core.errors import StoreFull
 from qo.core.lease import Unit
-from qo.core.message import Dedupe
+from qo.core.message import Dedupe, NewMessage
 from qo.stores.postgres import schema
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
-from tests.conformance.saying import ORDERS, claim, done, message, messages, payloads, settle, want
+from tests.conformance.saying import ORDERS, claim, done, message, messages, new_id, payloads, settle, want
 from tests.postgres import Server, new_schema
 
 
@@ -214,6 +215,40 @@ async def test_a_call_that_was_cancelled_leaves_no_connection_in_the_middle_of_s
         assert len(await claim(store)) == 1
 
 
+async def test_a_caller_who_is_cancelled_at_its_turn_passes_it_on(url):
+    async with opened(url, pool=1, wake="poll") as store:
+        gate = asyncio.Event()
+        pool = store.pool
+        holding = asyncio.create_task(pool.call(lambda _, __: gate.wait()))
+        await asyncio.sleep(0.05)
+        second, third = (asyncio.create_task(store.value("look", "SELECT 1")) for _ in range(2))
+        await asyncio.sleep(0.05)
+        honest = pool._let_next_in
+
+        def cancelled_at_its_turn() -> None:
+            pool._let_next_in = honest
+            honest()
+            second.cancel()
+
+        pool._let_next_in = cancelled_at_its_turn
+        gate.set()
+        assert await asyncio.wait_for(third, 5) == 1
+        await holding
+        with pytest.raises(asyncio.CancelledError):
+            await second
+
+
+async def test_closing_while_it_begins_to_listen_leaves_no_connection(server, url):
+    before = await connections(server)
+    store = await PostgresEngine.open(read_address(url))
+    attending = asyncio.create_task(store.attend())
+    await asyncio.sleep(0.001)
+    await store.close()
+    await asyncio.gather(attending, return_exceptions=True)
+    await asyncio.sleep(0.2)
+    assert await connections(server) == before
+
+
 # Dedupe keys are locked before lanes, in their order
 
 
@@ -245,3 +280,31 @@ async def test_what_a_settle_finishes_is_tidied_though_many_finish_at_once(url):
         scheduled = await store.value("look", schema.in_schema("SELECT count(*) FROM qo.tidying", store.address.schema))
         assert scheduled == 20
         assert payloads(await claim(store)) == []
+
+
+async def test_pushes_and_settles_of_the_same_lanes_in_any_order_never_wait_for_each_other(server, url):
+    """Messages with headers are pushed one by one, and wake idle cursors that settles hold."""
+    since = server.log.stat().st_size
+    async with opened(url, pool=8) as store:
+        for _ in range(40):
+            there, back = (
+                [message(kind=kind, headers={"a": "b"}) for kind in order]
+                for order in (("a", "b", "c"), ("c", "b", "a"))
+            )
+            await store.push(there)
+            taken = await claim(store, messages=3)
+            assert len(taken) >= 3
+            units = [Unit(settlements=(done(taken[0]),), pushes=tuple(back)), Unit(pushes=tuple(messages(1, kind="b")))]
+            await asyncio.gather(
+                store.push([replace_id(each) for each in back]),
+                store.push([replace_id(each) for each in there]),
+                settle(store, *map(done, taken[1:])),
+                *(store.transact([unit]) for unit in units),
+            )
+            rest = await claim(store, messages=100)
+            await settle(store, *map(done, rest[::-1]))
+    assert b"deadlock" not in server.log.read_bytes()[since:]
+
+
+def replace_id(one: NewMessage) -> NewMessage:
+    return msgspec.structs.replace(one, id=new_id())

@@ -103,6 +103,7 @@ class Poller:
         interval = self._strategy.initial_interval()
         try:
             await self._ask()  # what others wrote from here on is news
+            self._found()  # and what they wrote just before, after someone had asked
             while True:
                 await self._sleep(self._strategy.apply_jitter(interval, random.random()))  # noqa: S311 - no secret
                 if not self._someone_waits():

@@ -155,6 +155,7 @@ class Lot:
                     self._give_back(waiter.want, answer)
                 elif isinstance(answer, Claimed):
                     self.answer(waiter, answer)
+            await asyncio.sleep(0)  # who was served goes first
             self.owner_limited = any(answer.owner_limited for answer in empty)
             if self.owner_limited:
                 past += len(empty)  # it is there, but not for these owners

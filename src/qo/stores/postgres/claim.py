@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from datetime import timedelta
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 ASK_AT_ONCE = {"ids": None, "wait": timedelta(0), "owner_limited": False, "signal": None}
 """The row of a want that holds nothing, after a lost answer: nobody knows any more when it was to ask again."""
 NO_HEADERS: dict[str, str] = {}
-NOT_PLAIN = (None,) * 6
+NOT_PLAIN = (None,) * 7
 
 
+TIME_CHECK_SECONDS = 0.25
+"""A busy consumer looks for what time has changed (lost leases, due retries, delayed messages) this often."""
+ASKED_LIMIT = 10_000
 ADVANCE_LIMIT = 1000
 """Rows that one transaction brings in or gives back at most."""
 ADVANCE_ROUNDS = 50
@@ -55,9 +59,9 @@ async def _claim(
     sql, text = engine.sql, wants_text(wants)
     try:
         if len(wants) == 1 and is_plain(wants[0]):
-            plain = plain_want(wants[0])
+            plain = plain_want(engine, wants[0])
             return list(await connection.fetch(sql.claim_one, text, *plain, moved, engine.now))
-        return list(await connection.fetch(sql.claim, text, *plain_wants(wants), moved, engine.now))
+        return list(await connection.fetch(sql.claim, text, *plain_wants(engine, wants), moved, engine.now))
     except asyncpg.ProgramLimitExceededError:  # more than an answer can hold
         smaller = [msgspec.structs.replace(want, messages=max(want.messages // 2, 1)) for want in wants]
         if smaller == list(wants):
@@ -91,7 +95,24 @@ def wants_text(wants: Sequence[Want]) -> str:
     return msgspec.json.encode([_said(want) for want in wants]).decode()
 
 
-def plain_wants(wants: Sequence[Want]) -> Sequence[list[Any] | None]:
+def is_fresh(engine: PostgresEngine, wants: Sequence[Want]) -> bool:
+    """Whether this process asked the same a moment ago, so that what time has changed need not be looked for again.
+
+    Whoever then gets nothing has it looked for in the same call. With a clock of its own, time is always looked at.
+    """
+    if engine.now is not None:
+        return False
+    asked, now = engine.asked, asyncio.get_running_loop().time()
+    fronts = [(want.queues, want.group) for want in wants]
+    if all(now - asked.get(front, -TIME_CHECK_SECONDS) < TIME_CHECK_SECONDS for front in fronts):
+        return True
+    if len(asked) > ASKED_LIMIT:
+        asked.clear()
+    asked.update(dict.fromkeys(fronts, now))
+    return False
+
+
+def plain_wants(engine: PostgresEngine, wants: Sequence[Want]) -> Sequence[list[Any] | bool | None]:
     """Wants that say no more than their queue, group and size, as columns; none, if one of them says more."""
     if not all(map(is_plain, wants)):
         return NOT_PLAIN
@@ -102,13 +123,14 @@ def plain_wants(wants: Sequence[Want]) -> Sequence[list[Any] | None]:
         [want.messages for want in wants],
         [None if want.lease is None else want.lease.total_seconds() for want in wants],
         [want.owner for want in wants],
+        is_fresh(engine, wants),
     )
 
 
-def plain_want(want: Want) -> tuple[Any, ...]:
+def plain_want(engine: PostgresEngine, want: Want) -> tuple[Any, ...]:
     """The one plain want, as values."""
     lease = None if want.lease is None else want.lease.total_seconds()
-    return want.token, want.queues[0], want.group, want.messages, lease, want.owner
+    return want.token, want.queues[0], want.group, want.messages, lease, want.owner, is_fresh(engine, [want])
 
 
 def is_plain(want: Want) -> bool:

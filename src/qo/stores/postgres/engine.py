@@ -72,6 +72,8 @@ class PostgresEngine:
         self._watched: set[MessageId] = set()
         self._registered: set[MessageId] = set()
         self._newest: str | None = None
+        self.asked: dict[tuple[tuple[str, ...], str], float] = {}
+        """When what time has changed was last looked for, by queues and group."""
         self._listener = Listener(self.pool, self._told)
 
     @classmethod

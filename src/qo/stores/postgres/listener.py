@@ -17,6 +17,7 @@ from typing import Any
 
 import asyncpg
 
+from qo.core.errors import Closed
 from qo.core.message import MessageId
 from qo.stores.postgres.failures import LOST, RETRIED
 from qo.stores.postgres.pool import Connection, Pool, keep_alive
@@ -76,6 +77,8 @@ class Listener:
         try:
             keep_alive(connection)
             await connection.add_listener(self._channel, self._notified)
+            if self._closed:
+                raise Closed("this store was closed")
         except BaseException:
             connection.terminate()
             raise

@@ -100,7 +100,10 @@ class Pool:
                 connection = self._take() or await self._wait_or_open(deadline)
                 began = True
                 return await self._run(connection, work, unsure)
-            except asyncpg.DataError as error:  # the driver's: it could not say this to the server
+            except asyncpg.DataError as error:
+                if type(error) is not asyncpg.DataError:
+                    raise translated(error) from error
+                # The driver's: it could not say this to the server.
                 raise Invalid("value", f"cannot be said to PostgreSQL ({error})") from error
             except RETRIED as error:
                 cause: BaseException = error
@@ -155,7 +158,12 @@ class Pool:
             while len(self._lent) + self._opening >= self.address.pool:
                 turn = loop.create_future()
                 self._waiting.append(turn)
-                await turn
+                try:
+                    await turn
+                except BaseException:
+                    if turn.done() and not turn.cancelled():  # it was our turn, and we are gone
+                        self._let_next_in()
+                    raise
                 if self._closed:
                     raise Closed("this store was closed")
                 if (connection := self._take()) is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from uuid import UUID
 
@@ -149,7 +150,13 @@ async def _push_any(engine: PostgresEngine, connection: Connection, messages: Se
         [None if m.ttl is None else m.ttl.total_seconds() for m in messages],
         [dedupe_text(m) for m in messages],
     ]
-    rows = await lapsing(engine, connection, lambda: connection.fetch(engine.sql.push_any, *columns, engine.now))
+    pushing = partial(connection.fetch, engine.sql.push_any, *columns, engine.now)
+    try:
+        rows = await lapsing(engine, connection, pushing)
+    except (
+        asyncpg.UniqueViolationError
+    ):  # a first try was under way still, and was made after all
+        rows = await lapsing(engine, connection, pushing)
     return [_answer(message, row) for message, row in zip(messages, rows, strict=True)]
 
 

@@ -49,8 +49,11 @@ async def settle(
         except asyncpg.ProgramLimitExceededError:  # it would claim more than an answer can hold
             if wants is None:
                 raise
-            answers, rows = await _settle(engine, connection, settlements, (), None, again)
+            answers, _ = await _settle(engine, connection, settlements, (), None, again)
             rows = [CLAIM_APART]
+        except asyncpg.UniqueViolationError:  # the first try was under way still when we looked, and was made after all
+            held = await claim_again(engine, connection, then)
+            answers, rows = await _settle(engine, connection, settlements, (), None, again)
         return answers, rows, held
 
     answers, rows, held = await engine.call("settle", work)
@@ -71,7 +74,7 @@ async def _settle(
 ) -> tuple[list[Settled], list[Any]]:
     leases = None if again else _only_done(settlements)
     if leases is not None:
-        plain = plain_wants(then) if wants else NOT_PLAIN
+        plain = plain_wants(engine, then) if wants else NOT_PLAIN
         rows = await connection.fetch(engine.sql.settle_done, *_ranges(leases), wants, *plain, engine.now)
         if rows[0]["signal"] != ITEM_BY_ITEM:
             return _all_done(settlements, leases, rows[0]["ended"]), rows

@@ -63,11 +63,11 @@ async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Don
 
 
 async def _lock(engine: PostgresEngine, connection: Connection, unit: Unit) -> None:
-    """What the pushes will need, before the settles lock cursors: dedupe keys, then lanes."""
-    if any(message.dedupe is not None for message in unit.pushes):
-        await connection.fetchval(engine.sql.lock_keys, *_keys(unit), engine.now)
+    """What the pushes will need, and the cursors of both, before anything is done."""
     if unit.pushes:
-        await connection.fetchval(engine.sql.lock_lanes, *_lanes(unit), engine.now)
+        leases = [(each.token, each.lane) for each in unit.settlements]
+        held = [list(column) for column in zip(*leases, strict=True)] or [[], []]
+        await connection.fetchval(engine.sql.lock_unit, *_lanes(unit), *_keys(unit), *held, engine.now)
 
 
 def _keys(unit: Unit) -> list[list[Any]]:

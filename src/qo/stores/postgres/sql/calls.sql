@@ -14,10 +14,10 @@ SELECT answer FROM qo.nonces WHERE nonce = $1;
 INSERT INTO qo.nonces (nonce, at, answer) VALUES ($1, coalesce($2, clock_timestamp()), $3);
 
 -- name: claim
-SELECT want, wait, owner_limited, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7)::qo.plain_wants, $8, $9);
+SELECT want, wait, owner_limited, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8)::qo.plain_wants, $9, $10);
 
 -- name: claim_one
-SELECT want, wait, owner_limited, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9);
+SELECT want, wait, owner_limited, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
 -- name: claimed
 -- What a token holds: after a claim whose answer was lost.
@@ -28,18 +28,14 @@ SELECT want, wait, owner_limited, signal, (haul).*, numbers, answers, verdicts, 
 FROM qo.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: settle_done
-SELECT want, wait, owner_limited, signal, (haul).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, ROW($5, $6, $7, $8, $9, $10)::qo.plain_wants, $11);
+SELECT want, wait, owner_limited, signal, (haul).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, ROW($5, $6, $7, $8, $9, $10, $11)::qo.plain_wants, $12);
 
 -- name: extend
 SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend($1, $2, $3, $4, $5, $6);
 
--- name: lock_keys
--- A unit takes every dedupe key that it will ask for before its lanes.
-SELECT qo.lock_keys_of($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()));
-
--- name: lock_lanes
--- A unit takes every lane that it may push to first.
-SELECT qo.lock_lanes($1, $2, $3, $4, $5, coalesce($6, clock_timestamp()));
+-- name: lock_unit
+-- A unit takes all that its pushes will need first.
+SELECT qo.lock_unit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, coalesce($13, clock_timestamp()));
 
 -- name: names_of_wants
 SELECT array_agg(DISTINCT n) FROM jsonb_array_elements($1::jsonb) w CROSS JOIN unnest(qo.unpaused(w)) n;
@@ -125,7 +121,8 @@ WITH gone AS (DELETE FROM qo.dead_letters WHERE group_id = $1 AND ($2::uuid[] IS
 SELECT count(*) FROM gone;
 
 -- name: newest_transaction
-SELECT pg_snapshot_xmax(pg_current_snapshot())::text;
+-- The transactions that are under way, too: one that is older than the newest may commit later.
+SELECT pg_current_snapshot()::text;
 
 -- name: watch
 SELECT qo.watch($1, $2);

@@ -294,13 +294,14 @@ RETURNS TABLE (id bigint, priority integer, entered_at timestamptz, lane_id bigi
     WHERE w.kinds IS NULL OR c.head_kind = ANY (w.kinds);
 $$;
 
--- When time may next bring these groups something; NULL: never. It may be early for a want of few kinds; never late.
+-- When time may next bring these groups something; NULL: never. It may be early for a want of few kinds; never late. What ran
+-- out while the claim waited for a lock lies in the past: it is to be asked again at once.
 CREATE FUNCTION qo.next_moment(w qo.want, p_names text[], p_met_fragile boolean, p_now timestamptz) RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN (SELECT min(t) FROM (
         SELECT (SELECT i.due_at FROM qo.intake i WHERE i.queue = n AND i.canceled_at IS NULL ORDER BY i.due_at LIMIT 1) AS t FROM unnest(p_names) n
-        UNION ALL SELECT (SELECT e.expires_at FROM qo.leases e WHERE e.group_id = g AND e.ended_at IS NULL AND e.expires_at > p_now ORDER BY e.expires_at LIMIT 1) FROM unnest(w.fronts) g
-        UNION ALL SELECT (SELECT c.due_at FROM qo.cursors c WHERE c.group_id = g AND c.due_at IS NOT NULL AND c.due_at > p_now ORDER BY c.due_at LIMIT 1) FROM unnest(w.fronts) g
+        UNION ALL SELECT (SELECT e.expires_at FROM qo.leases e WHERE e.group_id = g AND e.ended_at IS NULL ORDER BY e.expires_at LIMIT 1) FROM unnest(w.fronts) g
+        UNION ALL SELECT (SELECT c.due_at FROM qo.cursors c WHERE c.group_id = g AND c.due_at IS NOT NULL ORDER BY c.due_at LIMIT 1) FROM unnest(w.fronts) g
         UNION ALL SELECT (SELECT r.due_at FROM qo.retries r WHERE r.group_id = g AND r.token IS NULL AND r.due_at > p_now ORDER BY r.due_at LIMIT 1) FROM unnest(w.fronts) g
         UNION ALL SELECT max(e.expires_at) FROM qo.leases e WHERE p_met_fragile AND e.owner = w.owner AND e.fragile IS NOT NULL
             AND e.ended_at IS NULL AND e.expires_at > p_now
@@ -357,19 +358,24 @@ CREATE TYPE qo.plain_wants AS (
     groups text[],
     messages integer[],
     leases double precision[],
-    owners text[]
+    owners text[],
+    fresh boolean           -- what time has changed was looked for a moment ago
 );
 
--- Whether each group's messages are to be had from one open lane, and nothing must be done first.
-CREATE FUNCTION qo.are_plain(p_queues text[], p_groups bigint[], p_now timestamptz) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+-- Whether each group's messages are to be had from one open lane, and nothing must be done first. What time has changed is not
+-- looked for if the caller did so a moment ago: these indexes are read from their low end, where under an old snapshot dead entries
+-- pile up.
+CREATE FUNCTION qo.are_plain(p_queues text[], p_groups bigint[], p_fresh boolean, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN NOT (EXISTS (SELECT FROM qo.intake t WHERE t.queue = ANY (p_queues) AND t.canceled_at IS NULL AND t.due_at <= p_now)
+    IF EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND k.keyed AND k.state = 'ready')
+        OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND NOT k.keyed AND k.state = 'ready'
+                   GROUP BY k.group_id HAVING count(*) > 1) THEN
+        RETURN false;
+    END IF;
+    RETURN p_fresh OR NOT (EXISTS (SELECT FROM qo.intake t WHERE t.queue = ANY (p_queues) AND t.canceled_at IS NULL AND t.due_at <= p_now)
         OR EXISTS (SELECT FROM qo.leases e WHERE e.group_id = ANY (p_groups) AND e.ended_at IS NULL AND e.expires_at <= p_now)
         OR EXISTS (SELECT FROM qo.retries r WHERE r.group_id = ANY (p_groups) AND r.token IS NULL AND r.due_at <= p_now)
-        OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND k.keyed AND k.state = 'ready')
-        OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND k.due_at <= p_now AND k.due_at IS NOT NULL)
-        OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND NOT k.keyed AND k.state = 'ready'
-                   GROUP BY k.group_id HAVING count(*) > 1));
+        OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND k.due_at <= p_now AND k.due_at IS NOT NULL));
 END $$;
 
 -- The groups of plain wants; NULL if they are none, or not in that case.
@@ -381,58 +387,62 @@ BEGIN
     IF p.queues IS NULL THEN RETURN NULL; END IF;
     FOR i IN 1..cardinality(p.queues) LOOP
         SELECT g.id INTO v_group FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
-        WHERE q.name = p.queues[i] AND NOT q.paused AND g.name = p.groups[i] AND g.claimed_at > p_now - interval '1 hour';
+        WHERE q.name = p.queues[i] AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND g.name = p.groups[i]
+          AND g.claimed_at > p_now - interval '1 hour';
         IF NOT FOUND THEN RETURN NULL; END IF;
         v_found := v_found || v_group;
     END LOOP;
-    RETURN CASE WHEN qo.are_plain(p.queues, v_found, p_now) THEN v_found END;
-END $$;
-
--- Mark an open cursor idle that has nothing at or beyond a position: decided under the lane's lock alone. If that is taken,
--- it stays ready, and whoever claims next looks again.
-CREATE FUNCTION qo.rest_open(p_cursor bigint, p_lane bigint, p_position bigint) RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    PERFORM FROM qo.lanes WHERE id = p_lane FOR UPDATE SKIP LOCKED;
-    IF FOUND THEN
-        UPDATE qo.cursors SET state = 'idle' WHERE id = p_cursor
-            AND NOT EXISTS (SELECT FROM qo.messages m WHERE m.lane_id = p_lane AND m."offset" >= p_position);
-    END IF;
+    RETURN CASE WHEN qo.are_plain(p.queues, v_found, p.fresh, p_now) THEN v_found END;
 END $$;
 
 -- Take from an open lane, whose cursor is locked. No `ids`, and nothing done, if there is something among the messages that
--- calls for more than that.
-CREATE FUNCTION qo.take_plain(c qo.cursors, q qo.queues, p_token text, p_messages integer, p_lease double precision, p_owner text,
+-- calls for more than that. A cursor that has nothing beyond is marked idle, under the lane's lock alone; if that is taken, it
+-- stays ready, and whoever claims next looks again.
+CREATE FUNCTION qo.take_plain(c qo.cursors, p_queue text, p_token text, p_messages integer, p_lease double precision, p_owner text,
                               p_now timestamptz) RETURNS qo.haul LANGUAGE plpgsql AS $$
 DECLARE
-    h qo.haul;
-    v_position bigint := greatest(c.position, (SELECT e.last FROM qo.leases e WHERE e.cursor_id = c.id AND e.epoch = c.epoch ORDER BY e.last DESC LIMIT 1));
+    v_until timestamptz := p_now + make_interval(secs => p_lease);
+    v_position bigint;
+    v_first bigint;
     v_last bigint;
-    v_count bigint;
-    v_odd boolean;
+    v_ids uuid[];
+    v_payloads bytea[];
+    v_created timestamptz[];
+    v_plain boolean;
     v_more boolean;
 BEGIN
-    SELECT max(t."offset"), count(*), array_agg(t.id), array_agg(t.payload), array_agg(t.created_at),
-           bool_or(num_nonnulls(t.headers, t.due_at, t.expires_at, t.group_id, t.retry_of) > 0 OR t.entered_at <> t.created_at)
-    INTO v_last, v_count, h.ids, h.payloads, h.created, v_odd
-    FROM (SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= v_position ORDER BY x."offset" LIMIT p_messages) t;
-    IF v_odd IS NOT false THEN RETURN NULL; END IF;
-    SELECT EXISTS (SELECT FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" > v_last),
-           EXISTS (SELECT FROM qo.skips k WHERE k.cursor_id = c.id AND k."offset" > v_last - v_count AND k."offset" <= v_last)
-    INTO v_more, v_odd;
-    IF v_odd THEN RETURN NULL; END IF;
-    h.lane_id := c.lane_id;
-    h.queue := q.name;
-    h.kind := c.head_kind;
-    h.priority := c.head_priority;
-    h.first := v_last - v_count + 1;
-    h.expires_at := p_now + make_interval(secs => coalesce(p_lease, (q.rules ->> 'lease')::double precision));
+    SELECT e.last INTO v_position FROM qo.leases e WHERE e.cursor_id = c.id AND e.epoch = c.epoch ORDER BY e.last DESC LIMIT 1;
+    SELECT min(t."offset"), max(t."offset"), array_agg(t.id), array_agg(t.payload), array_agg(t.created_at),
+           NOT bool_or(num_nonnulls(t.headers, t.due_at, t.expires_at, t.group_id, t.retry_of) > 0 OR t.entered_at <> t.created_at)
+               AND NOT EXISTS (SELECT FROM qo.skips k WHERE k.cursor_id = c.id AND k."offset" >= min(t."offset") AND k."offset" <= max(t."offset")),
+           EXISTS (SELECT FROM qo.messages n WHERE n.lane_id = c.lane_id AND n."offset" > max(t."offset"))
+    INTO v_first, v_last, v_ids, v_payloads, v_created, v_plain, v_more
+    FROM (SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= greatest(c.position, v_position)
+          ORDER BY x."offset" LIMIT p_messages) t;
+    IF v_plain IS NOT true THEN RETURN NULL; END IF;
     INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, owner, claimed_at, expires_at)
-    VALUES (p_token, c.lane_id, c.id, c.group_id, c.epoch, h.first, v_last + 1, h.first, v_last + 1, p_owner, p_now, h.expires_at);
-    IF NOT v_more THEN PERFORM qo.rest_open(c.id, c.lane_id, v_last + 1); END IF;
-    IF q.rules ->> 'history' = 'full' AND c.group_id = q.default_group_id THEN
-        PERFORM qo.record_events(h.ids, 'assigned', coalesce(p_owner, ''), p_now);
+    VALUES (p_token, c.lane_id, c.id, c.group_id, c.epoch, v_first, v_last + 1, v_first, v_last + 1, p_owner, p_now, v_until);
+    IF NOT v_more THEN
+        PERFORM FROM qo.lanes WHERE id = c.lane_id FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            UPDATE qo.cursors SET state = 'idle' WHERE id = c.id
+                AND NOT EXISTS (SELECT FROM qo.messages m WHERE m.lane_id = c.lane_id AND m."offset" > v_last);
+        END IF;
     END IF;
-    RETURN h;
+    RETURN (c.lane_id, p_queue, NULL, c.head_kind, c.head_priority, v_until, v_first, NULL, v_ids, v_payloads, v_created, NULL, NULL, NULL, NULL,
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL)::qo.haul;
+END $$;
+
+-- Serve one want of a call in which others may hold locks for us already: what is not ours is passed over, not waited for.
+CREATE FUNCTION qo.serve_locked(p_wants jsonb, p_number integer, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+DECLARE
+    r record := qo.read_wants(jsonb_build_array(p_wants -> p_number), p_now, true);
+    w qo.want := r.wants[1];
+BEGIN
+    w.number := p_number;
+    w.fronts := coalesce(w.fronts, '{}');   -- its group is gone
+    w.queues := coalesce(w.queues, '{}');
+    RETURN QUERY SELECT * FROM qo.serve_all(p_wants, ARRAY[w], r.more OR r.signal IS NOT NULL, false, p_now);
 END $$;
 
 -- Serve plain wants. The open cursors of their groups are locked.
@@ -441,52 +451,55 @@ DECLARE
     r qo.served;
     h qo.haul;
     c qo.cursors;
-    q qo.queues;
-    w qo.want;
-    s record;
+    v_queue text;
+    v_lease double precision;
 BEGIN
     r.owner_limited := false;
     FOR i IN 1..cardinality(p_groups) LOOP
-        SELECT * INTO c FROM qo.cursors k WHERE k.group_id = p_groups[i] AND NOT k.keyed AND k.state = 'ready' ORDER BY k.id LIMIT 1;
+        -- One that became ready after the others were locked is not ours yet.
+        SELECT * INTO c FROM qo.cursors k WHERE k.group_id = p_groups[i] AND NOT k.keyed AND k.state = 'ready' ORDER BY k.id LIMIT 1
+        FOR UPDATE SKIP LOCKED;
         h := NULL;
         IF FOUND THEN
-            IF q.name IS DISTINCT FROM p.queues[i] THEN SELECT * INTO q FROM qo.queues k WHERE k.name = p.queues[i]; END IF;
-            h := qo.take_plain(c, q, p.tokens[i], p.messages[i], p.leases[i], p.owners[i], p_now);
+            IF v_queue IS DISTINCT FROM p.queues[i] THEN
+                SELECT k.name, (k.rules ->> 'lease')::double precision INTO v_queue, v_lease FROM qo.queues k WHERE k.name = p.queues[i];
+            END IF;
+            h := qo.take_plain(c, v_queue, p.tokens[i], p.messages[i], coalesce(p.leases[i], v_lease), p.owners[i], p_now);
         END IF;
         IF h.ids IS NOT NULL THEN
             r.want := i - 1;
             r.haul := h;
             RETURN NEXT r;
         ELSE
-            s := qo.read_wants(jsonb_build_array(p_wants -> (i - 1)), '-infinity', true);
-            w := s.wants[1];
-            w.number := i - 1;
-            RETURN QUERY SELECT * FROM qo.serve_all(p_wants, ARRAY[w], false, false, p_now);
+            RETURN QUERY SELECT * FROM qo.serve_locked(p_wants, i - 1, p_now);
         END IF;
     END LOOP;
 END $$;
 
 -- Claim for one plain want.
 CREATE FUNCTION qo.claim_one(p_wants jsonb, p_token text, p_queue text, p_group text, p_messages integer, p_lease double precision,
-                             p_owner text, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+                             p_owner text, p_fresh boolean, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     r qo.served;
     c qo.cursors;
-    q qo.queues;
     v_group bigint;
+    v_lease double precision;
 BEGIN
-    SELECT * INTO q FROM qo.queues k WHERE k.name = p_queue AND NOT k.paused;
-    SELECT g.id INTO v_group FROM qo.groups g WHERE g.queue_id = q.id AND g.name = p_group AND g.claimed_at > v_now - interval '1 hour';
-    IF FOUND AND qo.are_plain(ARRAY[p_queue], ARRAY[v_group], v_now) THEN
+    SELECT g.id, coalesce(p_lease, (q.rules ->> 'lease')::double precision) INTO v_group, v_lease
+    FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
+    WHERE q.name = p_queue AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND g.name = p_group AND g.claimed_at > v_now - interval '1 hour';
+    IF FOUND AND qo.are_plain(ARRAY[p_queue], ARRAY[v_group], p_fresh, v_now) THEN
         SELECT * INTO c FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed AND k.state = 'ready' ORDER BY k.id LIMIT 1 FOR UPDATE;
         IF FOUND THEN
-            r.haul := qo.take_plain(c, q, p_token, p_messages, p_lease, p_owner, coalesce(p_now, clock_timestamp()));
+            r.haul := qo.take_plain(c, p_queue, p_token, p_messages, v_lease, p_owner, coalesce(p_now, clock_timestamp()));
             IF (r.haul).ids IS NOT NULL THEN
                 r.want := 0;
                 RETURN NEXT r;
                 RETURN;
             END IF;
+            RETURN QUERY SELECT * FROM qo.serve_locked(p_wants, 0, coalesce(p_now, clock_timestamp()));
+            RETURN;
         END IF;
     END IF;
     RETURN QUERY SELECT * FROM qo.claim(p_wants, NULL, p_moved, p_now);

@@ -167,18 +167,23 @@ END $$;
 CREATE FUNCTION qo.retry_dead(p_queue text, p_group bigint, p_olds uuid[], p_news uuid[], p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz;
+    v_due timestamptz;
     q qo.queues;
     d qo.dead_letters;
     v_lanes bigint[];
 BEGIN
     SELECT * INTO STRICT q FROM qo.queues WHERE name = p_queue;
+    v_due := coalesce(p_now, clock_timestamp());
+    PERFORM qo.lock_keys_of(array_agg(p_queue), array_agg(l.key), array_agg(l.kind), array_agg(l.priority), array_agg(NULL::jsonb), v_due)
+    FROM qo.dead_letters l WHERE l.group_id = p_group AND l.id = ANY (p_olds);
     SELECT qo.lanes_to_use(array_agg(q.id), array_agg(l.key ORDER BY o.n), array_agg(l.kind ORDER BY o.n), array_agg(l.priority ORDER BY o.n))
     INTO v_lanes FROM unnest(p_olds) WITH ORDINALITY AS o (id, n) JOIN qo.dead_letters l ON l.group_id = p_group AND l.id = o.id;
     PERFORM qo.lock_by_id(v_lanes);
+    PERFORM qo.lock_idle(v_lanes, '{}');
     v_now := coalesce(p_now, clock_timestamp());
     FOR n IN 1..cardinality(p_olds) LOOP
         SELECT * INTO STRICT d FROM qo.dead_letters WHERE group_id = p_group AND id = p_olds[n];
-        IF d.key IS NOT NULL THEN PERFORM qo.enter_of_key(q, v_lanes[n], d.key, v_now); END IF;
+        IF d.key IS NOT NULL THEN PERFORM qo.enter_of_key(q, v_lanes[n], d.key, v_due, v_now); END IF;
         PERFORM qo.append(q, v_lanes[n], d.key IS NOT NULL, p_news[n], d.kind, d.priority, d.payload, d.headers, v_now, NULL,
                           qo.life(q, NULL, NULL, v_now), p_group, d.id, v_now);
         DELETE FROM qo.dead_letters WHERE group_id = p_group AND id = p_olds[n];

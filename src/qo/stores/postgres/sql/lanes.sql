@@ -86,6 +86,13 @@ BEGIN
     END IF;
 END $$;
 
+-- Lock the idle cursors of lanes, which a push will wake, and others with them, by id.
+CREATE FUNCTION qo.lock_idle(p_lanes bigint[], p_cursors bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM FROM qo.cursors WHERE id = ANY (p_cursors || ARRAY(SELECT c.id FROM qo.cursors c WHERE c.lane_id = ANY (p_lanes) AND c.state = 'idle'))
+    ORDER BY id FOR UPDATE;
+END $$;
+
 -- The next offset that a lane gives out, and when its newest message entered. True only under the lane's lock.
 CREATE FUNCTION qo.tail_of(p_lane bigint, OUT tail bigint, OUT entered_at timestamptz) LANGUAGE plpgsql STABLE AS $$
 BEGIN

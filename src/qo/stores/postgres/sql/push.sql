@@ -130,7 +130,6 @@ DECLARE
     v_lane bigint;
     v_tail bigint;
     v_entered timestamptz;
-    v_idle bigint[];
 BEGIN
     SELECT l.id INTO v_lane FROM qo.queues q JOIN qo.lanes l ON l.queue_id = q.id AND l.kind = p_kind AND l.priority = p_priority AND l.key IS NULL
     WHERE q.name = p_queue AND octet_length(p_payload) <= (q.rules ->> 'max_payload')::bigint AND q.rules ->> 'history' <> 'full'
@@ -146,11 +145,9 @@ BEGIN
     WHERE l.id = v_lane;
     INSERT INTO qo.id_runs (first, last, lane_id, "offset") VALUES (p_id, p_id, v_lane, v_tail);
     INSERT INTO qo.messages (lane_id, "offset", id, payload, created_at, entered_at) VALUES (v_lane, v_tail, p_id, p_payload, v_now, v_entered);
-    v_idle := ARRAY(SELECT id FROM qo.cursors WHERE lane_id = v_lane AND state = 'idle' ORDER BY id FOR UPDATE);
-    IF cardinality(v_idle) > 0 THEN
-        UPDATE qo.cursors SET state = 'ready' WHERE id = ANY (v_idle);
-        PERFORM qo.tell(ARRAY[p_queue]);
-    END IF;
+    UPDATE qo.cursors SET state = 'ready' WHERE id = ANY (ARRAY(
+        SELECT id FROM qo.cursors WHERE lane_id = v_lane AND state = 'idle' ORDER BY id FOR UPDATE));
+    IF FOUND THEN PERFORM pg_notify('qo', json_build_array(p_queue)::text); END IF;
     IF NOT EXISTS (SELECT FROM qo.tidying t WHERE t.lane_id = v_lane AND t.at <= v_now + interval '60 s') THEN
         PERFORM qo.to_tidy(ARRAY[v_lane], v_now);
     END IF;
@@ -201,21 +198,23 @@ DECLARE
     v_check timestamptz := coalesce(v_until, p_now + interval '1 hour');
     v_finished boolean;
 BEGIN
-    SELECT * INTO d FROM qo.dedupe WHERE queue_id = q.id AND scope = p_scope AND key = v_key FOR UPDATE;
-    IF FOUND THEN
-        IF d.until IS NOT NULL THEN
-            v_finished := d.until <= p_now;
-        ELSIF d.message_id = ANY (p_on_the_way) THEN
-            v_finished := false;
-        ELSE
-            v_finished := qo.is_finished(q, d.message_id, p_now);
-            IF v_finished IS NULL THEN RAISE EXCEPTION 'qo: lapse %', d.message_id; END IF;
-        END IF;
-        IF NOT v_finished THEN RETURN d.message_id; END IF;
+    LOOP
+        SELECT * INTO d FROM qo.dedupe WHERE queue_id = q.id AND scope = p_scope AND key = v_key FOR UPDATE;
+        EXIT WHEN FOUND;
+        INSERT INTO qo.dedupe (queue_id, scope, key, message_id, until, checked_at) VALUES (q.id, p_scope, v_key, p_id, v_until, v_check)
+        ON CONFLICT DO NOTHING;
+        IF FOUND THEN RETURN NULL; END IF;  -- else another took it at the same time; see who
+    END LOOP;
+    IF d.until IS NOT NULL THEN
+        v_finished := d.until <= p_now;
+    ELSIF d.message_id = ANY (p_on_the_way) THEN
+        v_finished := false;
+    ELSE
+        v_finished := qo.is_finished(q, d.message_id, p_now);
+        IF v_finished IS NULL THEN RAISE EXCEPTION 'qo: lapse %', d.message_id; END IF;
     END IF;
-    INSERT INTO qo.dedupe AS d (queue_id, scope, key, message_id, until, checked_at)
-    VALUES (q.id, p_scope, v_key, p_id, v_until, v_check)
-    ON CONFLICT (queue_id, scope, key) DO UPDATE SET message_id = p_id, until = v_until, checked_at = v_check;
+    IF NOT v_finished THEN RETURN d.message_id; END IF;
+    UPDATE qo.dedupe SET message_id = p_id, until = v_until, checked_at = v_check WHERE queue_id = q.id AND scope = p_scope AND key = v_key;
     RETURN NULL;
 END $$;
 
@@ -266,6 +265,7 @@ DECLARE
     v_lanes bigint[];
     v_queues bigint[] := '{}';
     v_told boolean := false;
+    v_due timestamptz;
     v_first uuid;
     v_numbers integer[];
     v_number integer := 0;
@@ -311,12 +311,14 @@ BEGIN
         v_lanes := qo.lanes_to_use(v_queues, ARRAY(SELECT p_keys[n] FROM unnest(v_numbers) n), ARRAY(SELECT p_kinds[n] FROM unnest(v_numbers) n),
                                    ARRAY(SELECT p_priorities[n] FROM unnest(v_numbers) n));
         PERFORM qo.lock_by_id(v_lanes);
+        PERFORM qo.lock_idle(v_lanes, '{}');
+        v_due := v_now;     -- whose keys are locked
         v_now := coalesce(p_now, clock_timestamp());
         FOREACH i IN ARRAY v_numbers LOOP
             v_number := v_number + 1;
             IF q.name <> p_queues[i] THEN q := qo.queue_to_use(p_queues[i], v_now); END IF;
             IF p_keys[i] IS NOT NULL THEN
-                v_told := qo.enter_of_key(q, v_lanes[v_number], p_keys[i], v_now) OR v_told;
+                v_told := qo.enter_of_key(q, v_lanes[v_number], p_keys[i], v_due, v_now) OR v_told;
             END IF;
             v_told := qo.append(q, v_lanes[v_number], p_keys[i] IS NOT NULL, p_ids[i], p_kinds[i], p_priorities[i], p_payloads[i],
                                 p_headers[i], v_now, p_dues[i], qo.life(q, p_ttls[i], p_dues[i], v_now), NULL, NULL, v_now) OR v_told;
@@ -327,12 +329,12 @@ BEGIN
 END $$;
 
 -- Move all that is due for one key into its lane, which the caller has locked, so that a push comes after it.
-CREATE FUNCTION qo.enter_of_key(q qo.queues, p_lane bigint, p_key text, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.enter_of_key(q qo.queues, p_lane bigint, p_key text, p_due timestamptz, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     i qo.intake;
     v_told boolean := false;
 BEGIN
-    FOR i IN SELECT * FROM qo.intake t WHERE t.queue = q.name AND t.key = p_key AND t.canceled_at IS NULL AND t.due_at <= p_now
+    FOR i IN SELECT * FROM qo.intake t WHERE t.queue = q.name AND t.key = p_key AND t.canceled_at IS NULL AND t.due_at <= p_due
              ORDER BY t.due_at, t.id FOR UPDATE LOOP
         v_told := qo.enter(q, i, p_lane, p_now) OR v_told;
     END LOOP;
@@ -382,6 +384,7 @@ BEGIN
         v_lanes := qo.lanes_to_use(array_fill(q.id, ARRAY[cardinality(v_rows)]), ARRAY(SELECT r.key FROM unnest(v_rows) r),
                                    ARRAY(SELECT r.kind FROM unnest(v_rows) r), ARRAY(SELECT r.priority FROM unnest(v_rows) r));
         PERFORM qo.lock_by_id(v_lanes);
+        PERFORM qo.lock_idle(v_lanes, '{}');
         v_told := false;
         FOR n IN 1..cardinality(v_rows) LOOP
             -- Lanes before intake, as a push does; a row may have been canceled, or have entered with a push, meanwhile.
@@ -396,19 +399,25 @@ BEGIN
     RETURN true;  -- others are at it
 END $$;
 
--- Lock the lanes that a unit may push to, before anything else. Those that it is sure to need are created, in the order given.
-CREATE FUNCTION qo.lock_lanes(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_sure boolean[], p_now timestamptz)
-RETURNS void LANGUAGE plpgsql AS $$
+-- Lock what a unit will need before it does anything, in the order in which all do: the dedupe keys of its pushes; the lanes that it may
+-- push to, of which those that it is sure to need are created, in the order given; idle cursors there and those of its leases.
+CREATE FUNCTION qo.lock_unit(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_sure boolean[],
+                             p_push_queues text[], p_push_keys text[], p_push_kinds text[], p_push_priorities integer[], p_dedupes jsonb[],
+                             p_tokens text[], p_lease_lanes bigint[], p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_queues bigint[] := '{}';
     v_lanes bigint[] := '{}';
     v_sure integer[] := ARRAY(SELECT n FROM unnest(p_sure) WITH ORDINALITY AS s (sure, n) WHERE sure);
 BEGIN
+    PERFORM qo.lock_keys_of(p_push_queues, p_push_keys, p_push_kinds, p_push_priorities, p_dedupes, p_now);
     FOR i IN 1..cardinality(p_queues) LOOP
         v_queues := v_queues || (qo.queue_to_use(p_queues[i], p_now)).id;
         IF NOT p_sure[i] THEN v_lanes := v_lanes || (qo.find_lanes(ARRAY[v_queues[i]], p_keys[i:i], p_kinds[i:i], p_priorities[i:i]))[1]; END IF;
     END LOOP;
-    PERFORM qo.lock_by_id(array_remove(v_lanes, NULL) || qo.lanes_to_use(
+    v_lanes := array_remove(v_lanes, NULL) || qo.lanes_to_use(
         ARRAY(SELECT v_queues[n] FROM unnest(v_sure) n), ARRAY(SELECT p_keys[n] FROM unnest(v_sure) n),
-        ARRAY(SELECT p_kinds[n] FROM unnest(v_sure) n), ARRAY(SELECT p_priorities[n] FROM unnest(v_sure) n)));
+        ARRAY(SELECT p_kinds[n] FROM unnest(v_sure) n), ARRAY(SELECT p_priorities[n] FROM unnest(v_sure) n));
+    PERFORM qo.lock_by_id(v_lanes);
+    PERFORM qo.lock_idle(v_lanes, ARRAY(SELECT (SELECT e.cursor_id FROM qo.leases e WHERE e.token = i.token AND e.lane_id = i.lane)
+                                        FROM unnest(p_tokens, p_lease_lanes) AS i (token, lane)));
 END $$;

@@ -366,6 +366,7 @@ DECLARE
     v_open bigint[] := '{}';
     v_count integer := 0;
     v_fragile boolean := false;
+    v_awaited bigint[] := '{}';     -- which are the default group's, whose outcomes somebody may await
     v_cursors bigint[] := '{}';     -- of keyed lanes, and where they then stand
     v_positions bigint[] := '{}';
     v_ended boolean[] := '{}';      -- by lease, as the following
@@ -392,7 +393,7 @@ BEGIN
     v_now := coalesce(p_now, clock_timestamp());
     FOR e IN
         SELECT i.n, x.cursor_id, x.from_offset, x.to_offset, x.owner, x.started, x.fragile, c.keyed, c.attempts,
-               x.group_id = q.default_group_id AND q.history <> 'none' AS recorded,
+               x.group_id = q.default_group_id AND q.history <> 'none' AS recorded, x.group_id = q.default_group_id AS awaited,
                x.settled + i.done @> int8range(x.from_offset, x.to_offset) AND NOT (cardinality(x.retried) > 0
                    AND EXISTS (SELECT FROM qo.retries t WHERE t.cursor_id = x.cursor_id AND t.token = x.token)) AS over
         FROM unnest(p_tokens, p_lanes, p_done) WITH ORDINALITY AS i (token, lane, done, n)
@@ -413,6 +414,7 @@ BEGIN
         v_started[e.n] := e.started;
         v_froms[e.n] := e.from_offset;
         v_fragile := v_fragile OR (e.over AND e.fragile IS NOT NULL);
+        IF e.awaited THEN v_awaited := v_awaited || e.n; END IF;
         IF e.keyed THEN
             v_cursors := v_cursors || e.cursor_id;
             v_positions := v_positions || e.to_offset;
@@ -437,12 +439,17 @@ BEGIN
     FROM unnest(p_tokens, p_lanes, p_done, v_ended) AS i (token, lane, done, over) WHERE x.token = i.token AND x.lane_id = i.lane;
     IF cardinality(v_cursors) > 0 THEN PERFORM qo.rest_all(v_cursors, v_positions); END IF;
     IF v_fragile THEN PERFORM qo.tell(NULL); END IF;
-    IF EXISTS (SELECT FROM qo.watched) THEN PERFORM qo.tell_watchers(p_lanes, p_done); END IF;
+    IF EXISTS (SELECT FROM qo.watched) THEN
+        PERFORM qo.tell_watchers(ARRAY(SELECT p_lanes[n] FROM unnest(v_awaited) n), ARRAY(SELECT p_done[n] FROM unnest(v_awaited) n));
+    END IF;
     PERFORM qo.to_tidy(p_lanes, v_now);
     v_answer.ended := v_ended;
     RETURN NEXT v_answer;
-    IF v_groups IS NOT NULL THEN
+    IF v_groups IS NOT NULL AND cardinality(v_cursors) = 0 THEN
         RETURN QUERY SELECT * FROM qo.serve_plain(p_wants, p_plain, v_groups, v_now);
+    ELSIF v_groups IS NOT NULL THEN     -- keyed lanes have become ready
+        r := qo.read_wants(p_wants, v_now, true);
+        RETURN QUERY SELECT * FROM qo.serve_all(p_wants, r.wants, r.more, false, v_now);
     ELSIF p_wants IS NOT NULL AND v_answer.signal IS NULL THEN
         RETURN QUERY SELECT * FROM qo.serve_all(p_wants, r.wants, r.more, r.unnoted, v_now);
     END IF;

@@ -108,7 +108,7 @@ DECLARE
     m record;
 BEGIN
     fragile := p_fragile;
-    finished := w.at_delivery;
+    finished := false;
     SELECT * INTO c FROM qo.cursors k WHERE k.id = p_cursor AND (NOT k.keyed OR k.state = 'ready') FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN outcome := 'busy'; RETURN; END IF;
     IF c.keyed AND c.losses >= 2 AND NOT p_fragile THEN outcome := 'fragile'; RETURN; END IF;
@@ -212,6 +212,7 @@ BEGIN
     outcome := CASE WHEN v_count > 0 THEN 'taken' ELSE 'nothing' END;
     IF v_count = 0 THEN RETURN; END IF;
     IF w.at_delivery THEN
+        finished := true;
         IF v_simple THEN v_offsets := ARRAY(SELECT generate_series(v_start, v_position - 1)); END IF;
         PERFORM qo.finish(q, c.group_id, c.lane_id, v_offsets, array_fill('succeeded'::text, ARRAY[v_count]),
                           ARRAY(SELECT coalesce(got.attempts[n], 0) + 1 FROM generate_series(1, v_count) n),
@@ -226,7 +227,9 @@ CREATE FUNCTION qo.hold_run(w qo.want, q qo.queues, c qo.cursors, p_start bigint
                             p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF p_count = 0 THEN
-        PERFORM qo.rest(c, p_end, 0, 0, NULL, p_now);
+        -- A head that was not passed, because its kind is not wanted, keeps what it has.
+        PERFORM qo.rest(c, p_end, CASE WHEN p_end = c.position THEN c.attempts ELSE 0 END,
+                        CASE WHEN p_end = c.position THEN c.losses ELSE 0 END, NULL, p_now);
         PERFORM qo.tell(ARRAY[q.name]);
     ELSIF w.at_delivery THEN
         PERFORM qo.rest(c, p_end, 0, 0, NULL, p_now);
