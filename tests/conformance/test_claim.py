@@ -197,3 +197,15 @@ async def test_a_want_that_met_only_dead_messages_holds_a_lease_when_it_asks_aga
     [claimed] = await store.claim([asked])
     assert payloads(list(claimed.deliveries)) == [b"2"]
     assert await answers(store, *map(done, claimed.deliveries)) == ["settled"]
+
+
+async def test_all_that_time_has_changed_comes_before_a_claim(store, clock):
+    """A group joins its second queue, both have something due, and a lease of its was lost: all in one claim."""
+    soon = clock.now() + timedelta(seconds=5)
+    await store.push(
+        [message("a", b"0"), message("a", b"1", due_at=soon), message("b", b"2"), message("b", b"3", due_at=soon)]
+    )
+    assert payloads(await claim(store, "a", group="g")) == [b"0"]
+    clock.move(seconds=31)
+    taken = await claim(store, "a", "b", group="g")
+    assert [(each.queue, each.payload) for each in taken] == [("a", b"0"), ("a", b"1"), ("b", b"2"), ("b", b"3")]

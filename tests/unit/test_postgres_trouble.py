@@ -215,7 +215,7 @@ async def test_a_call_that_was_cancelled_leaves_no_connection_in_the_middle_of_s
         assert len(await claim(store)) == 1
 
 
-async def test_a_caller_who_is_cancelled_at_its_turn_passes_it_on(url):
+async def test_a_caller_who_is_cancelled_at_its_turn_passes_it_on(url, monkeypatch):
     async with opened(url, pool=1, wake="poll") as store:
         gate = asyncio.Event()
         pool = store.pool
@@ -226,11 +226,11 @@ async def test_a_caller_who_is_cancelled_at_its_turn_passes_it_on(url):
         honest = pool._let_next_in
 
         def cancelled_at_its_turn() -> None:
-            pool._let_next_in = honest
+            monkeypatch.undo()
             honest()
             second.cancel()
 
-        pool._let_next_in = cancelled_at_its_turn
+        monkeypatch.setattr(pool, "_let_next_in", cancelled_at_its_turn)
         gate.set()
         assert await asyncio.wait_for(third, 5) == 1
         await holding

@@ -39,13 +39,15 @@ PATIENT_ROUNDS = 2
 
 
 async def claim(engine: PostgresEngine, wants: Sequence[Want]) -> list[Claimed | Nothing]:
-    moved = False
-    for number in range(ADVANCE_ROUNDS):
+    moved, rounds = False, 0
+    for _ in range(ADVANCE_ROUNDS):
         rows = await engine.call("claim", partial(_claim, engine, wants, moved))
         signal = rows[0]["signal"] if rows else None
         if signal is None:
             return claimed_from(engine, rows, wants)
-        moved = await _make_way(engine, signal, wants) or number >= PATIENT_ROUNDS
+        more = await _make_way(engine, signal, wants)
+        rounds += signal != "join"
+        moved = more or rounds > PATIENT_ROUNDS
     raise Unavailable("others kept this claim from being made; try again")
 
 
@@ -84,9 +86,11 @@ async def _make_way(engine: PostgresEngine, signal: str, wants: Sequence[Want]) 
 async def _advance(engine: PostgresEngine, connection: Connection, signal: str, wants: Sequence[Want]) -> bool:
     sql, text = engine.sql, wants_text(wants)
     if signal == "intake":
-        names: list[str] = await connection.fetchval(sql.names_of_wants, text)
-        entering = partial(connection.fetchval, sql.enter_due, names, ADVANCE_LIMIT, engine.now)
-        return bool(await lapsing(engine, connection, entering))
+        more = False
+        for name in await connection.fetchval(sql.names_of_wants, text, engine.now) or ():
+            entering = partial(connection.fetchval, sql.enter_due, name, ADVANCE_LIMIT, engine.now)
+            more |= bool(await lapsing(engine, connection, entering))
+        return more
     groups = await connection.fetchval(sql.groups_of_wants, text)
     return bool(await connection.fetchval(sql.lapse, groups, ADVANCE_LIMIT, engine.draw, engine.now))
 

@@ -153,9 +153,7 @@ async def _push_any(engine: PostgresEngine, connection: Connection, messages: Se
     pushing = partial(connection.fetch, engine.sql.push_any, *columns, engine.now)
     try:
         rows = await lapsing(engine, connection, pushing)
-    except (
-        asyncpg.UniqueViolationError
-    ):  # a first try was under way still, and was made after all
+    except asyncpg.UniqueViolationError:  # a first try was under way still, and was made after all
         rows = await lapsing(engine, connection, pushing)
     return [_answer(message, row) for message, row in zip(messages, rows, strict=True)]
 

@@ -38,7 +38,9 @@ SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend
 SELECT qo.lock_unit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, coalesce($13, clock_timestamp()));
 
 -- name: names_of_wants
-SELECT array_agg(DISTINCT n) FROM jsonb_array_elements($1::jsonb) w CROSS JOIN unnest(qo.unpaused(w)) n;
+-- Those in which something is due.
+SELECT array_agg(DISTINCT n) FROM jsonb_array_elements($1::jsonb) w CROSS JOIN unnest(qo.unpaused(w)) n
+WHERE EXISTS (SELECT FROM qo.intake i WHERE i.queue = n AND i.canceled_at IS NULL AND i.due_at <= coalesce($2, clock_timestamp()));
 
 -- name: groups_of_wants
 SELECT coalesce(array_agg(DISTINCT g), '{}') FROM unnest((qo.read_wants($1::jsonb, '-infinity', true)).wants) w CROSS JOIN unnest(w.fronts) g;

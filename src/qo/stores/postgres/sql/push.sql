@@ -360,43 +360,36 @@ BEGIN
                      qo.life(q, i.ttl, i.due_at, least(p_now, i.due_at)), NULL, NULL, p_now);
 END $$;
 
--- Move what is due in some queues into its lanes, in (due, id) order, up to a limit for each. One mover per queue at a time.
--- Answers whether more is due.
-CREATE FUNCTION qo.enter_due(p_queues text[], p_limit integer, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Move what is due in a queue into its lanes, in (due, id) order, up to a limit. One mover per queue at a time. Answers whether
+-- more is due, or others are at it.
+CREATE FUNCTION qo.enter_due(p_queue text, p_limit integer, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_rows qo.intake[];
     v_lanes bigint[];
-    v_more boolean := false;
-    v_told boolean;
-    v_name text;
+    v_told boolean := false;
     q qo.queues;
 BEGIN
-    FOREACH v_name IN ARRAY ARRAY(SELECT DISTINCT unnest(p_queues) ORDER BY 1) LOOP
-        CONTINUE WHEN NOT pg_try_advisory_xact_lock(hashtextextended('qo intake ' || v_name, 0));
-        q := qo.queue_to_use(v_name, v_now);
-        v_rows := ARRAY(SELECT t FROM qo.intake t WHERE t.queue = v_name AND t.canceled_at IS NULL AND t.due_at <= v_now
-                        ORDER BY t.due_at, t.id LIMIT p_limit);
-        CONTINUE WHEN cardinality(v_rows) = 0;
-        v_more := v_more OR cardinality(v_rows) = p_limit;
-        PERFORM qo.lock_keys(array_agg(r.queue), array_agg(qo.scope_of(r.dedupe, r.key, r.kind, r.priority)), array_agg(r.dedupe ->> 'key'), v_now)
-        FROM unnest(v_rows) r WHERE r.dedupe IS NOT NULL HAVING count(*) > 0;
-        v_lanes := qo.lanes_to_use(array_fill(q.id, ARRAY[cardinality(v_rows)]), ARRAY(SELECT r.key FROM unnest(v_rows) r),
-                                   ARRAY(SELECT r.kind FROM unnest(v_rows) r), ARRAY(SELECT r.priority FROM unnest(v_rows) r));
-        PERFORM qo.lock_by_id(v_lanes);
-        PERFORM qo.lock_idle(v_lanes, '{}');
-        v_told := false;
-        FOR n IN 1..cardinality(v_rows) LOOP
-            -- Lanes before intake, as a push does; a row may have been canceled, or have entered with a push, meanwhile.
-            PERFORM FROM qo.intake t WHERE t.id = (v_rows[n]).id AND t.canceled_at IS NULL FOR UPDATE;
-            CONTINUE WHEN NOT FOUND;
-            v_told := qo.enter(q, v_rows[n], v_lanes[n], v_now) OR v_told;
-        END LOOP;
-        IF v_told THEN PERFORM qo.tell(ARRAY[v_name]); END IF;
-        PERFORM qo.to_tidy(ARRAY(SELECT DISTINCT unnest(v_lanes)), v_now);
-        RETURN v_more;  -- the next queue in a transaction of its own: lanes are locked before cursors
+    IF NOT pg_try_advisory_xact_lock(hashtextextended('qo intake ' || p_queue, 0)) THEN RETURN true; END IF;
+    q := qo.queue_to_use(p_queue, v_now);
+    v_rows := ARRAY(SELECT t FROM qo.intake t WHERE t.queue = p_queue AND t.canceled_at IS NULL AND t.due_at <= v_now
+                    ORDER BY t.due_at, t.id LIMIT p_limit);
+    IF cardinality(v_rows) = 0 THEN RETURN false; END IF;
+    PERFORM qo.lock_keys(array_agg(r.queue), array_agg(qo.scope_of(r.dedupe, r.key, r.kind, r.priority)), array_agg(r.dedupe ->> 'key'), v_now)
+    FROM unnest(v_rows) r WHERE r.dedupe IS NOT NULL HAVING count(*) > 0;
+    v_lanes := qo.lanes_to_use(array_fill(q.id, ARRAY[cardinality(v_rows)]), ARRAY(SELECT r.key FROM unnest(v_rows) r),
+                               ARRAY(SELECT r.kind FROM unnest(v_rows) r), ARRAY(SELECT r.priority FROM unnest(v_rows) r));
+    PERFORM qo.lock_by_id(v_lanes);
+    PERFORM qo.lock_idle(v_lanes, '{}');
+    FOR n IN 1..cardinality(v_rows) LOOP
+        -- Lanes before intake, as a push does; a row may have been canceled, or have entered with a push, meanwhile.
+        PERFORM FROM qo.intake t WHERE t.id = (v_rows[n]).id AND t.canceled_at IS NULL FOR UPDATE;
+        CONTINUE WHEN NOT FOUND;
+        v_told := qo.enter(q, v_rows[n], v_lanes[n], v_now) OR v_told;
     END LOOP;
-    RETURN true;  -- others are at it
+    IF v_told THEN PERFORM qo.tell(ARRAY[p_queue]); END IF;
+    PERFORM qo.to_tidy(v_lanes, v_now);
+    RETURN cardinality(v_rows) = p_limit;
 END $$;
 
 -- Lock what a unit will need before it does anything, in the order in which all do: the dedupe keys of its pushes; the lanes that it may
