@@ -177,19 +177,22 @@ def costs(ground: Ground, stable: Stable, contenders: list[Contender], sizes: Si
     """
     print("costs per job drained: statements sent, WAL bytes of enqueue and drain, row versions made dead")
     for contender in contenders:
-        jobs = max(int(sizes.costs * max(contender.jobs, 0.2)) // 1000, 1) * 1000
-        with ground.race(stable, contender) as (race, database):
-            before = int(ground.ask(database, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"))
-            ground.ask("postgres", f"ALTER DATABASE {database} SET log_statement = 'all'")
-            race.drain(int(jobs / contender.jobs))
-            time.sleep(1)
-            ground.ask("postgres", f"ALTER DATABASE {database} RESET log_statement")
-            wal = int(ground.ask(database, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")) - before
-            dead = int(ground.ask(database, "SELECT sum(n_tup_upd + n_tup_del) FROM pg_stat_user_tables"))
-            said = len(
-                re.findall(rf"^{database} LOG:  (?:statement|execute)", ground.server.log.read_text(), re.MULTILINE)
-            )
-            print(f"    {said / jobs:>8.3f} {wal / jobs:>10,.0f} {dead / jobs:>8.2f}  {contender.name}", flush=True)
+        found = [_cost(ground, stable, contender, sizes.costs) for _ in range(sizes.rounds)]
+        said, wal, dead = (statistics.median(each) for each in zip(*found, strict=True))
+        print(f"    {said:>8.3f} {wal:>10,.0f} {dead:>8.2f}  {contender.name}", flush=True)
+
+
+def _cost(ground: Ground, stable: Stable, contender: Contender, count: int) -> tuple[float, float, float]:
+    jobs = max(int(count * max(contender.jobs, 0.2)) // 1000, 1) * 1000
+    with ground.race(stable, contender) as (race, database):
+        before = int(ground.ask(database, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"))
+        ground.ask("postgres", f"ALTER DATABASE {database} SET log_statement = 'all'")
+        race.drain(int(jobs / contender.jobs))
+        time.sleep(1)
+        wal = int(ground.ask(database, "SELECT pg_current_wal_lsn() - '0/0'::pg_lsn")) - before
+        dead = int(ground.ask(database, "SELECT sum(n_tup_upd + n_tup_del) FROM pg_stat_user_tables"))
+        said = re.findall(rf"^{database} LOG:  (?:statement|execute)", ground.server.log.read_text(), re.MULTILINE)
+        return len(said) / jobs, wal / jobs, dead / jobs
 
 
 def snapshot(ground: Ground, stable: Stable, sizes: Sizes) -> None:
