@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -48,6 +49,20 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
     error: str | None = None
     result: bytes | None = None
+
+
+def as_of(job: Job, now: datetime) -> Job:
+    """How a job stands at that time, from what is stored: a lease that has run out holds nothing.
+
+    What goes on has no end, though after a seek the outcome of the first time is still there.
+    """
+    if job.state is None or job.state.finished:
+        return job
+    changes: dict[str, Any] = {"finished_at": None, "reason": None, "error": None, "result": None}
+    expires = job.lease_expires_at if job.state in (JobState.ASSIGNED, JobState.RUNNING) else None
+    if expires is not None and expires <= now:
+        changes |= {"state": JobState.QUEUED, "lease_owner": None, "lease_expires_at": None, "started_at": None}
+    return msgspec.structs.replace(job, **changes)
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

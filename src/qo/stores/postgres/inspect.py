@@ -11,7 +11,7 @@ from qo.core.errors import NotFound
 from qo.core.lane import CursorState, LaneId, Start, StartAt
 from qo.core.message import MessageId, checked_id, id_text
 from qo.core.names import DEFAULT_GROUP
-from qo.core.outcome import DeadLetter, Depth, Event, GroupInfo, Health, Job, JobState, LaneInfo, QueueInfo
+from qo.core.outcome import DeadLetter, Depth, Event, GroupInfo, Health, Job, JobState, LaneInfo, QueueInfo, as_of
 from qo.core.queue import QueueSettings
 from qo.stores.postgres import schema
 from qo.stores.postgres.pool import Connection
@@ -135,17 +135,12 @@ async def _found(engine: PostgresEngine, ids: Sequence[MessageId]) -> dict[bytes
 def _job(row: Any, now: datetime) -> Job:
     (id, queue_name, kind, key, state, attempt, _, created_at, due_at, owner, lease_expires_at, heartbeat_at,
      started_at, finished_at, reason, error, result, payload, headers, *_) = row  # fmt: skip
-    state = None if state is None else JobState(state)
-    if state in (JobState.ASSIGNED, JobState.RUNNING) and lease_expires_at <= now:
-        state, owner, lease_expires_at, started_at = JobState.QUEUED, None, None, None
-    if state is not None and not state.finished:
-        finished_at = reason = error = result = None
-    return Job(
+    job = Job(
         id=id_text(id),
         queue=queue_name,
         kind=kind,
         key=key,
-        state=state,
+        state=None if state is None else JobState(state),
         attempt=attempt,
         payload=payload,
         headers=json.loads(headers) if headers else {},
@@ -160,6 +155,7 @@ def _job(row: Any, now: datetime) -> Job:
         error=error,
         result=result,
     )
+    return as_of(job, now)
 
 
 async def list_jobs(

@@ -20,6 +20,7 @@ from qo.core.outcome import (
     JobState,
     LaneInfo,
     QueueInfo,
+    as_of,
 )
 from qo.stores.sqlite.leases import read_lease
 from qo.stores.sqlite.moments import maybe_moment, moment
@@ -128,17 +129,12 @@ def _job_of(tx: Transaction, id: MessageId) -> Job | None:
 def _job(tx: Transaction, row: Row) -> Job:
     (_, queue, kind, key, state, attempt, _, created_at, due_at, owner, lease_expires_at, heartbeat_at, started_at,
      finished_at, reason, error, result, payload, headers, id, _) = row  # fmt: skip
-    state = None if state is None else JobState(state)
-    if state in (JobState.ASSIGNED, JobState.RUNNING) and lease_expires_at <= tx.now:
-        state, owner, lease_expires_at, started_at = JobState.QUEUED, None, None, None
-    if state is not None and not state.finished:
-        finished_at = reason = error = result = None
-    return Job(
+    job = Job(
         id=id_text(id),
         queue=queue,
         kind=kind,
         key=key,
-        state=state,
+        state=None if state is None else JobState(state),
         attempt=attempt,
         payload=payload,
         headers=json.loads(headers) if headers else {},
@@ -153,6 +149,7 @@ def _job(tx: Transaction, row: Row) -> Job:
         error=error,
         result=result,
     )
+    return as_of(job, moment(tx.now))
 
 
 def list_jobs(tx: Transaction, queue_name: str, state: JobState | None, before: str | None, limit: int) -> list[Job]:
