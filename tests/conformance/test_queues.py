@@ -353,3 +353,14 @@ async def test_health_says_what_is_there(store):
     assert health.problems == ()
     assert health.details["messages"] == "2"
     assert health.schema >= 1
+
+
+async def test_what_died_before_a_purge_is_a_dead_letter(store, clock):
+    """Nobody looked between the last loss and the purge."""
+    await store.configure(ORDERS, {"max_lost": 3})
+    await store.push(messages(1))
+    for _ in range(3):
+        assert len(await claim(store)) == 1
+        clock.move(seconds=600)
+    assert await store.purge(ORDERS) == 1
+    assert (await store.depth(ORDERS, "default")).dead == 1

@@ -14,6 +14,7 @@ from qo.core.message import MessageId, message_ids
 from qo.core.names import DEFAULT_GROUP
 from qo.core.queue import QueueSettings
 from qo.stores.postgres import inspect, schema
+from qo.stores.postgres.claim import ADVANCE_LIMIT, ADVANCE_ROUNDS
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.push import lapsing
 
@@ -35,6 +36,16 @@ async def configure(engine: PostgresEngine, queue: str, changes: Mapping[str, An
 
     settings: QueueSettings = await engine.call("configure", work)
     return settings
+
+
+async def purge(engine: PostgresEngine, queue: str) -> int:
+    """What died before is a dead letter, though nobody has looked since."""
+    await engine.queue(queue)
+    groups = await engine.value("purge", engine.sql.group_ids, queue)
+    for _ in range(ADVANCE_ROUNDS):
+        if not await engine.value("purge", engine.sql.lapse, groups, ADVANCE_LIMIT, engine.draw, engine.now):
+            break
+    return int(await engine.value("purge", engine.sql.purge, queue, engine.now))
 
 
 async def create_group(engine: PostgresEngine, queues: Sequence[str] | Filter, group: str, start: Start) -> bool:

@@ -184,8 +184,7 @@ class PostgresEngine:
         return bool(await self.value("delete_queue", self.sql.delete_queue, queue, self.now))
 
     async def purge(self, queue: str) -> int:
-        await self.queue(queue)
-        return int(await self.value("purge", self.sql.purge, queue, self.now))
+        return await arrange.purge(self, queue)
 
     async def pause(self, queue: str, paused: bool) -> None:
         await self.value("pause", self.sql.create_queue, queue, self.local_now)

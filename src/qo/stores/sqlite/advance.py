@@ -57,6 +57,12 @@ def _lapse_all(tx: Transaction, queue: QueueRow, group_id: int) -> bool:
     return True
 
 
+def lapse_lost(tx: Transaction, queue: QueueRow, group_id: int) -> None:
+    """Give back all that lost leases held, however much it is."""
+    while _lapse_all(tx, queue, group_id):
+        pass
+
+
 def lapse(tx: Transaction, queue: QueueRow, lease: LeaseRow, room: int) -> int:
     """Give back what a lost lease did not settle, at most `room` messages. How many that were."""
     cursor = cursor_by_id(tx, lease.cursor_id)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from qo.core.queue import QueueSettings
+from qo.stores.sqlite.advance import lapse_lost
 from qo.stores.sqlite.groups import drop_group
 from qo.stores.sqlite.lanes import TIDY_REST, queue_to_use, settings_text
 from qo.stores.sqlite.statements import statements
@@ -32,8 +33,13 @@ def pause(tx: Transaction, name: str, paused: bool) -> None:
 
 
 def purge(tx: Transaction, name: str) -> int:
-    """Remove every message for every group. Offsets go on where they were: none is ever given out twice."""
+    """Remove every message for every group. Offsets go on where they were: none is ever given out twice.
+
+    What died before is a dead letter, though nobody has looked since.
+    """
     queue = tx.existing_queue(name)
+    for (group_id,) in tx.rows(SQL.group_ids, queue.id):
+        lapse_lost(tx, queue, group_id)
     count: int = tx.value(SQL.count_messages, queue.id)
     tx.run(SQL.end_leases, queue.id, tx.now)
     tx.newest = None
@@ -52,7 +58,7 @@ def delete(tx: Transaction, name: str) -> bool:
     if queue is None:
         return False
     purge(tx, name)
-    for (group_id,) in tx.rows("SELECT id FROM groups WHERE queue_id = ?", queue.id):
+    for (group_id,) in tx.rows(SQL.group_ids, queue.id):
         drop_group(tx, group_id)
     _drop_rest(tx, queue)
     tx.forget_queue(name)

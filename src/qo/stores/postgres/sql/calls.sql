@@ -77,6 +77,9 @@ SELECT qo.to_tidy(ARRAY(SELECT l.id FROM qo.lanes l JOIN changed ON l.queue_id =
 -- name: pause
 WITH changed AS (UPDATE qo.queues SET paused = $2 WHERE name = $1) SELECT qo.tell(ARRAY[$1::text]);
 
+-- name: group_ids
+SELECT coalesce(array_agg(g.id), '{}') FROM qo.groups g JOIN qo.queues q ON q.id = g.queue_id WHERE q.name = $1;
+
 -- name: purge
 SELECT qo.purge($1, $2);
 

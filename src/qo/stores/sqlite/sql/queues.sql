@@ -79,3 +79,7 @@ DELETE FROM lanes WHERE queue_id = ?1;
 
 -- name: drop_queue
 DELETE FROM queues WHERE id = ?1;
+
+-- name: group_ids
+-- Index groups (queue_id, name).
+SELECT id FROM groups WHERE queue_id = ?;
