@@ -7,6 +7,7 @@ are installed into a folder of their own, so that nothing of theirs is among our
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -61,6 +62,8 @@ class Stable:
         for driver in DRIVERS.iterdir():  # beside their packages, where node looks for these
             if driver.is_file():
                 (self.folder / driver.name).write_bytes(driver.read_bytes())
+        if peers and shutil.which("npm") is None:
+            sys.exit("two of the peers need npm; say --no-peers to do without any")
         if peers and not (self.folder / "node_modules").exists():
             subprocess.run(["npm", "install", "--silent", "--prefix", self.folder, *NODE_PACKAGES], check=True)
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from qo.core.errors import Invalid, NotFound
-from qo.core.lane import Start
+from qo.core.lane import Start, StartAt
 from qo.core.message import id_text
 from qo.core.retry import RetryPolicy
 from tests.conformance.saying import (
@@ -355,12 +355,13 @@ async def test_health_says_what_is_there(store):
     assert health.schema >= 1
 
 
-async def test_what_died_before_a_purge_is_a_dead_letter(store, clock):
-    """Nobody looked between the last loss and the purge."""
+@pytest.mark.parametrize("what", ["purge", "seek"])
+async def test_what_died_before_a_purge_or_a_seek_is_a_dead_letter(store, clock, what):
+    """Nobody looked between the last loss and that."""
     await store.configure(ORDERS, {"max_lost": 3})
     await store.push(messages(1))
     for _ in range(3):
         assert len(await claim(store)) == 1
         clock.move(seconds=600)
-    assert await store.purge(ORDERS) == 1
+    await (store.purge(ORDERS) if what == "purge" else store.seek(ORDERS, "default", Start(StartAt.NEW)))
     assert (await store.depth(ORDERS, "default")).dead == 1

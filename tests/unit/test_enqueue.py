@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 
 import asyncpg
 import psycopg
@@ -14,13 +13,6 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 import qo
 from tests.postgres import Server, new_schema
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server().start()
-    yield server
-    server.remove()
 
 
 @pytest.fixture

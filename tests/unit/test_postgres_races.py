@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -26,13 +26,6 @@ from qo.stores.postgres.schema import in_schema
 from qo.stores.postgres.settle import columns_of
 from tests.conformance.saying import ORDERS, claim, done, message, messages, payloads, settle, want
 from tests.postgres import Server, new_schema
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server().start()
-    yield server
-    server.remove()
 
 
 @pytest.fixture

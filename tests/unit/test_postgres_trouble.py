@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,13 +24,6 @@ from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from tests.conformance.saying import ORDERS, claim, done, message, messages, new_id, payloads, settle, want
 from tests.postgres import Server, new_schema
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server().start()
-    yield server
-    server.remove()
 
 
 @pytest.fixture
@@ -165,7 +158,7 @@ async def test_a_claim_of_more_than_an_answer_can_hold_takes_less(url):
             1,
         )
         await store.pool.call(lambda connection, _: connection.execute(limited))
-        assert len(await claim(store, messages=7)) in (1, 2)
+        assert len(await claim(store, messages=7)) == 1  # seven, three, one
         answers, [claimed] = await store.settle([done(first[0])], [want(messages=4)])
         assert [each.answer for each in answers] == ["settled"]
         assert len(claimed.deliveries) == 2
@@ -276,6 +269,8 @@ async def test_what_a_settle_finishes_is_tidied_though_many_finish_at_once(url):
         await store.push([message(key=f"k{number}") for number in range(20)])
         taken = await claim(store, messages=20, lane_messages=1)
         halves = taken[::2] + taken[1::2]
+        forget = schema.in_schema("DELETE FROM qo.tidying", store.address.schema)  # the push has said so, too
+        await store.pool.call(lambda connection, _: connection.execute(forget))
         await asyncio.gather(*(settle(store, done(each)) for each in halves))
         scheduled = await store.value("look", schema.in_schema("SELECT count(*) FROM qo.tidying", store.address.schema))
         assert scheduled == 20

@@ -124,8 +124,8 @@ class Queue:
         """
         want = self.want(
             messages=messages,
-            lease=None if lease is None else duration("lease", lease),
-            kinds=checked_kinds(kinds),
+            lease=lease,
+            kinds=kinds,
             key=key,
             lanes=lanes,
             lane_messages=lane_messages,
@@ -164,12 +164,7 @@ class Queue:
         """
         batch = list(deliveries)
         want = self.want(
-            messages=messages,
-            lease=None if lease is None else duration("lease", lease),
-            kinds=checked_kinds(kinds),
-            lanes=lanes,
-            lane_messages=lane_messages,
-            owner=owner,
+            messages=messages, lease=lease, kinds=kinds, lanes=lanes, lane_messages=lane_messages, owner=owner
         )
         answers, [claimed] = await self.front.settle([each.settlement(Complete()) for each in batch], [want])
         for delivery in batch:
@@ -179,10 +174,17 @@ class Queue:
     def _deliveries(self, answer: Claimed | Nothing) -> list[Delivery]:
         return [Delivery(self.front, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
 
-    def want(self, **terms: Any) -> Want:
+    def want(self, *, lease: Length | None = None, kinds: Collection[str] | None = None, **terms: Any) -> Want:
         """A want of this queue and group under a token that nobody else has."""
-        token = LeaseToken(secrets.token_hex(16))
-        return Want(token=token, queues=(self.name,), group=self.group_name, start=self.start, **terms)
+        return Want(
+            token=LeaseToken(secrets.token_hex(16)),
+            queues=(self.name,),
+            group=self.group_name,
+            start=self.start,
+            lease=None if lease is None else duration("lease", lease),
+            kinds=checked_kinds(kinds),
+            **terms,
+        )
 
     @overload
     def consume(

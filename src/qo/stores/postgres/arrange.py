@@ -41,11 +41,15 @@ async def configure(engine: PostgresEngine, queue: str, changes: Mapping[str, An
 async def purge(engine: PostgresEngine, queue: str) -> int:
     """What died before is a dead letter, though nobody has looked since."""
     await engine.queue(queue)
-    groups = await engine.value("purge", engine.sql.group_ids, queue)
-    for _ in range(ADVANCE_ROUNDS):
-        if not await engine.value("purge", engine.sql.lapse, groups, ADVANCE_LIMIT, engine.draw, engine.now):
-            break
+    await _lapse_lost(engine, await engine.value("purge", engine.sql.group_ids, queue))
     return int(await engine.value("purge", engine.sql.purge, queue, engine.now))
+
+
+async def _lapse_lost(engine: PostgresEngine, groups: Sequence[int]) -> None:
+    """Give back all that lost leases held, however much it is."""
+    for _ in range(ADVANCE_ROUNDS):
+        if not await engine.value("advance", engine.sql.lapse, groups, ADVANCE_LIMIT, engine.draw, engine.now):
+            return
 
 
 async def create_group(engine: PostgresEngine, queues: Sequence[str] | Filter, group: str, start: Start) -> bool:
@@ -89,6 +93,7 @@ async def delete_group(engine: PostgresEngine, queue: str, group: str) -> bool:
 
 async def seek(engine: PostgresEngine, queue: str, group: str, to: Start | int, key: str | None) -> int:
     queue_id, group_id = await inspect.front(engine, queue, group)
+    await _lapse_lost(engine, [group_id])
     at, time = (to.at.value, to.time) if isinstance(to, Start) else (None, None)
     offset = to if isinstance(to, int) else None
     moved = int(await engine.value("seek", engine.sql.seek, queue_id, group_id, at, time, offset, key, engine.now))

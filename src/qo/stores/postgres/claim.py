@@ -102,7 +102,7 @@ def wants_text(wants: Sequence[Want]) -> str:
 def is_fresh(engine: PostgresEngine, wants: Sequence[Want]) -> bool:
     """Whether this process asked the same a moment ago, so that what time has changed need not be looked for again.
 
-    Whoever then gets nothing has it looked for in the same call. With a clock of its own, time is always looked at.
+    Where nothing else is ready it is looked for all the same. With a clock of its own, time is always looked at.
     """
     if engine.now is not None:
         return False
@@ -218,24 +218,9 @@ def _delivered(haul: Any, token: LeaseToken) -> list[Delivered]:
             expires_at=expires,
             retry_of=retry_of,
         )
-        for (
-            lane,
-            offset,
-            id,
-            queue,
-            key,
-            kind,
-            payload,
-            said,
-            priority,
-            attempts,
-            made,
-            due,
-            entered,
-            expires,
-            retry_of,
-        ) in columns
-    ]
+        for lane, offset, id, queue, key, kind, payload, said, priority, attempts, made, due, entered, expires,
+            retry_of in columns
+    ]  # fmt: skip
 
 
 async def claim_again(engine: PostgresEngine, connection: Connection, wants: Sequence[Want]) -> list[Any]:

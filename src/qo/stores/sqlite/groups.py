@@ -8,6 +8,7 @@ from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Filter, Start, StartAt
 from qo.core.lease import QUEUES_LIMIT
 from qo.core.names import DEFAULT_GROUP
+from qo.stores.sqlite.advance import lapse_lost
 from qo.stores.sqlite.lanes import TIDY_REST, create_group, cursor_in, queue_to_use, rest
 from qo.stores.sqlite.moments import micros
 from qo.stores.sqlite.statements import statements
@@ -68,9 +69,10 @@ def matching(tx: Transaction, where: Filter) -> list[str]:
 
 
 def seek(tx: Transaction, queue_name: str, group: str, to: Start | int, key: str | None) -> int:
-    """Move a group. Ends leases, drops retries, skips and attempts."""
+    """Move a group. Ends leases, drops retries, skips and attempts; what died before is a dead letter."""
     queue = tx.existing_queue(queue_name)
     group_id = tx.existing_group(queue, group)
+    lapse_lost(tx, queue, group_id)
     if key is None:
         lanes = tx.rows(SQL.lanes_of_queue, queue.id)
     else:

@@ -15,6 +15,11 @@ CREATE TYPE qo.served AS (
     ended boolean[]
 );
 
+-- Whether a group's activity is to be noted: it need not be known to the second.
+CREATE FUNCTION qo.is_unnoted(p_claimed timestamptz, p_now timestamptz) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(p_claimed <= p_now - interval '1 hour', true);
+$$;
+
 -- Resolve wants. `signal` as above; `more`: there was something to be done first, and enough of it was; `unnoted`: a group is
 -- to be noted as active. Here as in all that every claim does, several small statements cost less than one that joins.
 CREATE FUNCTION qo.read_wants(p_wants jsonb, p_now timestamptz, p_moved boolean, OUT wants qo.want[], OUT signal text, OUT more boolean,
@@ -56,7 +61,7 @@ BEGIN
             w.queues := w.queues || v_queue;
             v_lapse := v_lapse OR EXISTS (SELECT FROM qo.leases e WHERE e.group_id = v_group AND e.ended_at IS NULL AND e.expires_at <= p_now);
             v_lapse := v_lapse OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = v_group AND k.due_at <= p_now AND k.due_at IS NOT NULL);
-            unnoted := unnoted OR coalesce(v_claimed <= p_now - interval '1 hour', true);
+            unnoted := unnoted OR qo.is_unnoted(v_claimed, p_now);
         END LOOP;
         wants := wants || w;
     END LOOP;
@@ -105,7 +110,8 @@ BEGIN
     RETURN v_found;
 END $$;
 
--- Serve one want; `finished` are lanes in which messages were finished on the way. Open cursors were locked by the caller; keyed ones are locked here, those of others are skipped.
+-- Serve one want. Open cursors were locked by the caller; keyed ones are locked here, those of others are skipped. `finished`
+-- are lanes in which messages were finished on the way.
 CREATE FUNCTION qo.serve(w qo.want, p_now timestamptz, OUT hauls qo.haul[], OUT contended boolean, OUT met_fragile boolean,
                          OUT finished bigint[]) LANGUAGE plpgsql AS $$
 DECLARE
@@ -342,7 +348,7 @@ BEGIN
     END LOOP;
     IF p_unnoted THEN
         v_groups := ARRAY(SELECT DISTINCT g.id FROM unnest(p_resolved) x CROSS JOIN unnest(x.fronts) f JOIN qo.groups g ON g.id = f
-                          WHERE g.claimed_at IS NULL OR g.claimed_at <= p_now - interval '1 hour' ORDER BY g.id);
+                          WHERE qo.is_unnoted(g.claimed_at, p_now) ORDER BY g.id);
         UPDATE qo.groups g SET claimed_at = p_now WHERE g.id IN (SELECT l.id FROM qo.groups l WHERE l.id = ANY (v_groups) ORDER BY l.id FOR UPDATE SKIP LOCKED);
     END IF;
     IF cardinality(v_finished) > 0 THEN PERFORM qo.to_tidy(v_finished, p_now); END IF;
@@ -363,8 +369,8 @@ CREATE TYPE qo.plain_wants AS (
 );
 
 -- Whether each group's messages are to be had from one open lane, and nothing must be done first. What time has changed is not
--- looked for if the caller did so a moment ago: these indexes are read from their low end, where under an old snapshot dead entries
--- pile up.
+-- looked for if the caller did so a moment ago and every group has something fresh: these indexes are read from their low end, where
+-- under an old snapshot dead entries pile up.
 CREATE FUNCTION qo.are_plain(p_queues text[], p_groups bigint[], p_fresh boolean, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND k.keyed AND k.state = 'ready')
@@ -372,7 +378,11 @@ BEGIN
                    GROUP BY k.group_id HAVING count(*) > 1) THEN
         RETURN false;
     END IF;
-    RETURN p_fresh OR NOT (EXISTS (SELECT FROM qo.intake t WHERE t.queue = ANY (p_queues) AND t.canceled_at IS NULL AND t.due_at <= p_now)
+    IF p_fresh AND NOT EXISTS (SELECT FROM unnest(p_groups) g WHERE NOT EXISTS (
+            SELECT FROM qo.cursors k WHERE k.group_id = g AND NOT k.keyed AND k.state = 'ready')) THEN
+        RETURN true;
+    END IF;
+    RETURN NOT (EXISTS (SELECT FROM qo.intake t WHERE t.queue = ANY (p_queues) AND t.canceled_at IS NULL AND t.due_at <= p_now)
         OR EXISTS (SELECT FROM qo.leases e WHERE e.group_id = ANY (p_groups) AND e.ended_at IS NULL AND e.expires_at <= p_now)
         OR EXISTS (SELECT FROM qo.retries r WHERE r.group_id = ANY (p_groups) AND r.token IS NULL AND r.due_at <= p_now)
         OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (p_groups) AND k.due_at <= p_now AND k.due_at IS NOT NULL));
@@ -388,7 +398,7 @@ BEGIN
     FOR i IN 1..cardinality(p.queues) LOOP
         SELECT g.id INTO v_group FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
         WHERE q.name = p.queues[i] AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND g.name = p.groups[i]
-          AND g.claimed_at > p_now - interval '1 hour';
+          AND NOT qo.is_unnoted(g.claimed_at, p_now);
         IF NOT FOUND THEN RETURN NULL; END IF;
         v_found := v_found || v_group;
     END LOOP;
@@ -488,7 +498,8 @@ DECLARE
 BEGIN
     SELECT g.id, coalesce(p_lease, (q.rules ->> 'lease')::double precision) INTO v_group, v_lease
     FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
-    WHERE q.name = p_queue AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND g.name = p_group AND g.claimed_at > v_now - interval '1 hour';
+    WHERE q.name = p_queue AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND g.name = p_group
+      AND NOT qo.is_unnoted(g.claimed_at, v_now);
     IF FOUND AND qo.are_plain(ARRAY[p_queue], ARRAY[v_group], p_fresh, v_now) THEN
         SELECT * INTO c FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed AND k.state = 'ready' ORDER BY k.id LIMIT 1 FOR UPDATE;
         IF FOUND THEN

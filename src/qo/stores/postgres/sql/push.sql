@@ -148,9 +148,7 @@ BEGIN
     UPDATE qo.cursors SET state = 'ready' WHERE id = ANY (ARRAY(
         SELECT id FROM qo.cursors WHERE lane_id = v_lane AND state = 'idle' ORDER BY id FOR UPDATE));
     IF FOUND THEN PERFORM pg_notify('qo', json_build_array(p_queue)::text); END IF;
-    IF NOT EXISTS (SELECT FROM qo.tidying t WHERE t.lane_id = v_lane AND t.at <= v_now + interval '60 s') THEN
-        PERFORM qo.to_tidy(ARRAY[v_lane], v_now);
-    END IF;
+    PERFORM qo.to_tidy(ARRAY[v_lane], v_now);
     RETURN true;
 END $$;
 
