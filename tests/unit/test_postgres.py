@@ -22,6 +22,8 @@ from qo.stores.postgres import schema
 from qo.stores.postgres.address import Address, read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.postgres.migrating import migrate
+from qo.stores.postgres.pool import Pool
+from tests.conformance.saying import answers, claim, done, message
 from tests.postgres import QUICK, Server, new_schema
 
 SILENT_SECONDS = float(os.environ.get("QO_SILENT_SECONDS", "10"))
@@ -281,6 +283,23 @@ async def test_a_dry_run_changes_nothing(server, url):
     assert server.psql(f"SELECT count(*) FROM pg_namespace WHERE nspname = '{address.schema}'") == "0"
     assert await migrate(address, dry_run=False) == names
     assert await migrate(address, dry_run=False) == []
+
+
+async def test_a_schema_of_an_earlier_version_is_brought_forward(server, url):
+    address = read_address(url)
+    pool = Pool(address)
+    first, *_ = schema.migrations()
+    await pool.call(lambda connection, _: schema.bring_forward(connection, address.schema, [first]))
+    await pool.close()
+    engine = await PostgresEngine.open(address)
+    try:
+        await engine.push([message()])
+        [held] = await claim(engine)
+        assert await answers(engine, done(held)) == ["settled"]
+        assert await engine.tokens() == []
+        assert server.psql(f"SELECT count(*) FROM {address.schema}.jobs") == "1"
+    finally:
+        await engine.close()
 
 
 async def test_a_schema_one_version_newer_is_worked_on_and_a_newer_one_refused(server, url):

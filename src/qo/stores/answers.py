@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
-from qo.core.errors import TooLarge
+from qo.core.errors import Conflict, TooLarge
 from qo.core.lease import Answer, Done, Settled, Undone, Unit, Verdict
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, id_text
+
+T = TypeVar("T")
 
 
 class Remembered(msgspec.Struct):
@@ -24,7 +27,9 @@ def kept_batch(answers: Sequence[Pushed]) -> str:
 
 def batch_again(messages: Sequence[NewMessage], kept: str) -> list[Pushed]:
     """The answers of the first time."""
-    remembered = msgspec.json.decode(kept, type=Remembered)
+    remembered = _read(kept)
+    if len(remembered.pushed) != len(messages) or remembered.settled:
+        raise Conflict("this nonce was used before, for something else")
     return [_answer(each, message.id) for message, each in zip(messages, remembered.pushed, strict=True)]
 
 
@@ -34,11 +39,28 @@ def kept_unit(done: Done) -> str:
 
 
 def unit_again(kept: str) -> Done:
-    remembered = msgspec.json.decode(kept, type=Remembered)
+    remembered = _read(kept)
     return Done(
         tuple(Settled(*each) for each in remembered.settled),
         tuple(_answer(each, None) for each in remembered.pushed),
     )
+
+
+def _read(kept: str) -> Remembered:
+    return msgspec.json.decode(kept, type=Remembered)
+
+
+def arranging(verb: str, nonce: str) -> str:
+    """The nonce of a verb that arranges things, apart from those of pushes and units."""
+    return f"{verb} {nonce}"
+
+
+def kept_value(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def value_again(kept: str, kind: type[T]) -> T:
+    return msgspec.json.decode(kept, type=kind)
 
 
 def _pushed(answers: Sequence[Pushed]) -> list[tuple[str, bool]]:

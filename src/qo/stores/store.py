@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from qo.core.access import Token
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
     Claimed,
@@ -126,33 +127,37 @@ class Store(Protocol):
 
 
 class Admin(Protocol):
-    """The verbs that arrange things."""
+    """The verbs that arrange things. A nonce makes each safe to repeat within an hour, as it does a push."""
 
-    async def configure(self, queue: str, changes: Mapping[str, Any]) -> QueueSettings:
+    async def configure(self, queue: str, changes: Mapping[str, Any], *, nonce: str | None = None) -> QueueSettings:
         """Create the queue if need be and change some of its settings; answers all of them."""
         ...
 
-    async def delete_queue(self, queue: str) -> bool:
+    async def delete_queue(self, queue: str, *, nonce: str | None = None) -> bool:
         """Remove a queue and all that is in it. Whether there was one."""
         ...
 
-    async def purge(self, queue: str) -> int:
+    async def purge(self, queue: str, *, nonce: str | None = None) -> int:
         """Remove every message of a queue, settled or not, for every group; ends its leases. How many there were."""
         ...
 
-    async def pause(self, queue: str, paused: bool) -> None:
+    async def pause(self, queue: str, paused: bool, *, nonce: str | None = None) -> None:
         """Stop or resume claims. Pushes and settles go on."""
         ...
 
-    async def create_group(self, queues: Sequence[str] | Filter, group: str, start: Start) -> bool:
+    async def create_group(
+        self, queues: Sequence[str] | Filter, group: str, start: Start, *, nonce: str | None = None
+    ) -> bool:
         """Register a group; the first registration wins. Whether this one did, anywhere."""
         ...
 
-    async def delete_group(self, queue: str, group: str) -> bool:
+    async def delete_group(self, queue: str, group: str, *, nonce: str | None = None) -> bool:
         """Remove a group's cursors, leases, retries and skips. Whether there was one."""
         ...
 
-    async def seek(self, queue: str, group: str, to: Start | int, key: str | None = None) -> int:
+    async def seek(
+        self, queue: str, group: str, to: Start | int, key: str | None = None, *, nonce: str | None = None
+    ) -> int:
         """Move a group to the start, the end, a time or an offset, in all lanes or one keyed lane.
 
         Ends leases and drops retries, skips and attempts; stays within what is
@@ -160,16 +165,36 @@ class Admin(Protocol):
         """
         ...
 
-    async def cancel(self, ids: Sequence[MessageId], group: str) -> Sequence[CancelAnswer]:
+    async def cancel(self, ids: Sequence[MessageId], group: str, *, nonce: str | None = None) -> Sequence[CancelAnswer]:
         """Cancel messages for one group."""
         ...
 
-    async def retry_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> Sequence[MessageId]:
+    async def retry_dead(
+        self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
+    ) -> Sequence[MessageId]:
         """Push dead letters again, addressed to that group. The new ids, in the order of the old."""
         ...
 
-    async def purge_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> int:
+    async def purge_dead(
+        self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
+    ) -> int:
         """Remove dead letters. How many there were."""
+        ...
+
+
+class Access(Protocol):
+    """Who may come in."""
+
+    async def add_token(self, token: Token) -> None: ...
+
+    async def token(self, id: str) -> Token | None: ...
+
+    async def tokens(self) -> Sequence[Token]:
+        """Oldest first."""
+        ...
+
+    async def remove_token(self, id: str) -> bool:
+        """It opens nothing any more. Whether there was one."""
         ...
 
 
@@ -199,5 +224,5 @@ class Inspect(Protocol):
     async def health(self) -> Health: ...
 
 
-class Engine(Store, Admin, Inspect, Protocol):
+class Engine(Store, Admin, Access, Inspect, Protocol):
     """Everything that a place to keep messages can do."""

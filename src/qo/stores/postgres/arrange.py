@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import asyncpg
 
 from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Filter, Start
 from qo.core.message import MessageId, message_ids
 from qo.core.names import DEFAULT_GROUP
+from qo.core.outcome import CancelAnswer
 from qo.core.queue import QueueSettings
+from qo.stores.answers import arranging, kept_value, value_again
 from qo.stores.postgres import inspect, schema
 from qo.stores.postgres.claim import ADVANCE_LIMIT, ADVANCE_ROUNDS
 from qo.stores.postgres.pool import Connection
@@ -20,6 +24,58 @@ from qo.stores.postgres.push import lapsing
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
+
+
+T = TypeVar("T")
+
+
+async def once(
+    engine: PostgresEngine,
+    verb: str,
+    nonce: str | None,
+    kind: type[T],
+    do: Callable[[PostgresEngine], Awaitable[T]],
+) -> T:
+    """Do it, unless it was done under this nonce before; then give its answer again. Both in one transaction."""
+    if nonce is None:
+        return await do(engine)
+    name = arranging(verb, nonce)
+
+    async def work(connection: Connection, _: bool) -> T:
+        try:
+            async with connection.transaction():
+                kept = await connection.fetchval(engine.sql.nonce, name)
+                if kept is not None:
+                    return value_again(kept, kind)
+                answer = await do(engine.on(connection))
+                await connection.execute(engine.sql.keep_nonce, name, engine.now, kept_value(answer))
+                return answer
+        except asyncpg.UniqueViolationError:  # the same call is being made elsewhere, and was first
+            return value_again(await connection.fetchval(engine.sql.nonce, name), kind)
+
+    answer: T = await engine.call(verb, work)
+    return answer
+
+
+async def delete_queue(engine: PostgresEngine, queue: str) -> bool:
+    return bool(await engine.value("delete_queue", engine.sql.delete_queue, queue, engine.now))
+
+
+async def pause(engine: PostgresEngine, queue: str, paused: bool) -> bool:
+    await engine.value("pause", engine.sql.create_queue, queue, engine.local_now)
+    await engine.value("pause", engine.sql.pause, queue, paused)
+    return paused
+
+
+async def cancel(engine: PostgresEngine, ids: Sequence[MessageId], group: str) -> list[CancelAnswer]:
+    return [
+        CancelAnswer(await engine.value("cancel", engine.sql.cancel, id, group, engine.draw, engine.now)) for id in ids
+    ]
+
+
+async def purge_dead(engine: PostgresEngine, queue: str, group: str, ids: Sequence[MessageId] | None) -> int:
+    _, group_id = await inspect.front(engine, queue, group)
+    return int(await engine.value("purge_dead", engine.sql.purge_dead, group_id, None if ids is None else list(ids)))
 
 
 async def configure(engine: PostgresEngine, queue: str, changes: Mapping[str, Any]) -> QueueSettings:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
+from qo.core.access import Token
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
     Claimed,
@@ -34,8 +36,9 @@ from qo.core.outcome import (
     QueueInfo,
 )
 from qo.core.queue import QueueSettings
-from qo.stores.postgres import arrange, inspect, schema
+from qo.stores.postgres import arrange, inspect, schema, tokens
 from qo.stores.postgres.address import Address
+from qo.stores.postgres.arrange import once
 from qo.stores.postgres.claim import claim
 from qo.stores.postgres.extend import extend
 from qo.stores.postgres.listener import Listener
@@ -68,6 +71,7 @@ class PostgresEngine:
         self._clock = clock
         self._draw = draw
         self._probe = probe
+        self.bound: Connection | None = None
         self._heard: Callable[[Hint], None] = lambda _: None
         self._watched: set[MessageId] = set()
         self._registered: set[MessageId] = set()
@@ -104,8 +108,16 @@ class PostgresEngine:
     def draw(self) -> float | None:
         return None if self._draw is None else self._draw()
 
+    def on(self, connection: Connection) -> Self:
+        """This engine with all that it says on one connection: inside a transaction that is under way."""
+        bound = copy.copy(self)
+        bound.bound = connection
+        return bound
+
     async def call(self, name: str, work: Callable[[Connection, bool], Any]) -> Any:
         """Run a verb, telling the probe, if there is one, of its commit."""
+        if self.bound is not None:
+            return await work(self.bound, False)
         if self._probe is None:
             return await self.pool.call(work)
         self._probe("before commit", [name])
@@ -177,37 +189,59 @@ class PostgresEngine:
 
     # The verbs that arrange things
 
-    async def configure(self, queue: str, changes: Mapping[str, Any]) -> QueueSettings:
-        return await arrange.configure(self, queue, changes)
+    async def configure(self, queue: str, changes: Mapping[str, Any], *, nonce: str | None = None) -> QueueSettings:
+        return await once(self, "configure", nonce, QueueSettings, lambda on: arrange.configure(on, queue, changes))
 
-    async def delete_queue(self, queue: str) -> bool:
-        return bool(await self.value("delete_queue", self.sql.delete_queue, queue, self.now))
+    async def delete_queue(self, queue: str, *, nonce: str | None = None) -> bool:
+        return await once(self, "delete_queue", nonce, bool, lambda on: arrange.delete_queue(on, queue))
 
-    async def purge(self, queue: str) -> int:
-        return await arrange.purge(self, queue)
+    async def purge(self, queue: str, *, nonce: str | None = None) -> int:
+        return await once(self, "purge", nonce, int, lambda on: arrange.purge(on, queue))
 
-    async def pause(self, queue: str, paused: bool) -> None:
-        await self.value("pause", self.sql.create_queue, queue, self.local_now)
-        await self.value("pause", self.sql.pause, queue, paused)
+    async def pause(self, queue: str, paused: bool, *, nonce: str | None = None) -> None:
+        await once(self, "pause", nonce, bool, lambda on: arrange.pause(on, queue, paused))
 
-    async def create_group(self, queues: Sequence[str] | Filter, group: str, start: Start) -> bool:
-        return await arrange.create_group(self, queues, group, start)
+    async def create_group(
+        self, queues: Sequence[str] | Filter, group: str, start: Start, *, nonce: str | None = None
+    ) -> bool:
+        return await once(self, "create_group", nonce, bool, lambda on: arrange.create_group(on, queues, group, start))
 
-    async def delete_group(self, queue: str, group: str) -> bool:
-        return await arrange.delete_group(self, queue, group)
+    async def delete_group(self, queue: str, group: str, *, nonce: str | None = None) -> bool:
+        return await once(self, "delete_group", nonce, bool, lambda on: arrange.delete_group(on, queue, group))
 
-    async def seek(self, queue: str, group: str, to: Start | int, key: str | None = None) -> int:
-        return await arrange.seek(self, queue, group, to, key)
+    async def seek(
+        self, queue: str, group: str, to: Start | int, key: str | None = None, *, nonce: str | None = None
+    ) -> int:
+        return await once(self, "seek", nonce, int, lambda on: arrange.seek(on, queue, group, to, key))
 
-    async def cancel(self, ids: Sequence[MessageId], group: str) -> Sequence[CancelAnswer]:
-        return [CancelAnswer(await self.value("cancel", self.sql.cancel, id, group, self.draw, self.now)) for id in ids]
+    async def cancel(self, ids: Sequence[MessageId], group: str, *, nonce: str | None = None) -> Sequence[CancelAnswer]:
+        return await once(self, "cancel", nonce, list[CancelAnswer], lambda on: arrange.cancel(on, ids, group))
 
-    async def retry_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> Sequence[MessageId]:
-        return await arrange.retry_dead(self, queue, group, ids)
+    async def retry_dead(
+        self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
+    ) -> Sequence[MessageId]:
+        return await once(
+            self, "retry_dead", nonce, list[MessageId], lambda on: arrange.retry_dead(on, queue, group, ids)
+        )
 
-    async def purge_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> int:
-        _, group_id = await inspect.front(self, queue, group)
-        return int(await self.value("purge_dead", self.sql.purge_dead, group_id, None if ids is None else list(ids)))
+    async def purge_dead(
+        self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
+    ) -> int:
+        return await once(self, "purge_dead", nonce, int, lambda on: arrange.purge_dead(on, queue, group, ids))
+
+    # Who may come in
+
+    async def add_token(self, token: Token) -> None:
+        await tokens.add(self, token)
+
+    async def token(self, id: str) -> Token | None:
+        return await tokens.find(self, id)
+
+    async def tokens(self) -> Sequence[Token]:
+        return await tokens.every(self)
+
+    async def remove_token(self, id: str) -> bool:
+        return await tokens.remove(self, id)
 
     # Reads
 

@@ -42,8 +42,20 @@ def migrations() -> list[Migration]:
 
 
 def functions() -> str:
+    """The functions, in place of those of the version before."""
     folder = files(__package__) / "sql"
-    return "\n".join((folder / f"{name}.sql").read_text() for name in FUNCTIONS)
+    text = "\n".join((folder / f"{name}.sql").read_text() for name in FUNCTIONS)
+    return text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
+
+
+DROP_TYPES = """
+DO $$ DECLARE t text; BEGIN
+    FOR t IN SELECT c.relname FROM pg_class c WHERE c.relnamespace = '{schema}'::regnamespace AND c.relkind = 'c' LOOP
+        EXECUTE format('DROP TYPE "{schema}".%I CASCADE', t);
+    END LOOP;
+END $$
+"""
+"""Types cannot be replaced; the functions that speak of them go with them, and are made anew."""
 
 
 def in_schema(sql: str, schema: str) -> str:
@@ -93,6 +105,7 @@ async def _apply(connection: asyncpg.Connection[Any], schema: str, migration: Mi
     await connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"')
     await connection.execute(in_schema(migration.sql, schema))
     if newest:
+        await connection.execute(DROP_TYPES.format(schema=schema))
         await connection.execute(in_schema(functions(), schema))
         await connection.execute(in_schema("DELETE FROM qo.defaults", schema))
         await connection.execute(in_schema("INSERT INTO qo.defaults (rules) VALUES ($1)", schema), default_rules())

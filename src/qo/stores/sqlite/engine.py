@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import apsw
 
+from qo.core.access import Token
 from qo.core.errors import Forbidden, Incompatible, Unavailable
 from qo.core.lane import Filter, Start
 from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settled, Settlement, Undone, Unit, Want
@@ -31,7 +32,8 @@ from qo.core.outcome import (
     QueueInfo,
 )
 from qo.core.queue import QueueSettings
-from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema
+from qo.stores.answers import arranging
+from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema, tokens
 from qo.stores.sqlite.claim import claim
 from qo.stores.sqlite.extend import extend
 from qo.stores.sqlite.failures import translated
@@ -40,9 +42,11 @@ from qo.stores.sqlite.push import push_once
 from qo.stores.sqlite.session import News, Probe, Session
 from qo.stores.sqlite.settle import settle
 from qo.stores.sqlite.tidy import tidy
-from qo.stores.sqlite.transact import transact
+from qo.stores.sqlite.transact import arranged_once, transact
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 from qo.stores.store import Hint
+
+T = TypeVar("T")
 
 MEMORY = ":memory:"
 BUSY_TIMEOUT_MS = 30_000
@@ -143,35 +147,68 @@ class SqliteEngine:
 
     # The verbs that arrange things
 
-    async def configure(self, queue: str, changes: Mapping[str, Any]) -> QueueSettings:
-        return await self._writer.do("configure", lambda tx: queues.configure(tx, queue, changes))
+    async def configure(self, queue: str, changes: Mapping[str, Any], *, nonce: str | None = None) -> QueueSettings:
+        return await self._once("configure", nonce, QueueSettings, lambda tx: queues.configure(tx, queue, changes))
 
-    async def delete_queue(self, queue: str) -> bool:
-        return await self._writer.do("delete_queue", lambda tx: queues.delete(tx, queue))
+    async def delete_queue(self, queue: str, *, nonce: str | None = None) -> bool:
+        return await self._once("delete_queue", nonce, bool, lambda tx: queues.delete(tx, queue))
 
-    async def purge(self, queue: str) -> int:
-        return await self._writer.do("purge", lambda tx: queues.purge(tx, queue))
+    async def purge(self, queue: str, *, nonce: str | None = None) -> int:
+        return await self._once("purge", nonce, int, lambda tx: queues.purge(tx, queue))
 
-    async def pause(self, queue: str, paused: bool) -> None:
-        await self._writer.do("pause", lambda tx: queues.pause(tx, queue, paused))
+    async def pause(self, queue: str, paused: bool, *, nonce: str | None = None) -> None:
+        await self._once("pause", nonce, bool, lambda tx: queues.pause(tx, queue, paused))
 
-    async def create_group(self, queues: Sequence[str] | Filter, group: str, start: Start) -> bool:
-        return await self._writer.do("create_group", lambda tx: groups.create(tx, queues, group, start))
+    async def create_group(
+        self, queues: Sequence[str] | Filter, group: str, start: Start, *, nonce: str | None = None
+    ) -> bool:
+        return await self._once("create_group", nonce, bool, lambda tx: groups.create(tx, queues, group, start))
 
-    async def delete_group(self, queue: str, group: str) -> bool:
-        return await self._writer.do("delete_group", lambda tx: groups.delete(tx, queue, group))
+    async def delete_group(self, queue: str, group: str, *, nonce: str | None = None) -> bool:
+        return await self._once("delete_group", nonce, bool, lambda tx: groups.delete(tx, queue, group))
 
-    async def seek(self, queue: str, group: str, to: Start | int, key: str | None = None) -> int:
-        return await self._writer.do("seek", lambda tx: groups.seek(tx, queue, group, to, key))
+    async def seek(
+        self, queue: str, group: str, to: Start | int, key: str | None = None, *, nonce: str | None = None
+    ) -> int:
+        return await self._once("seek", nonce, int, lambda tx: groups.seek(tx, queue, group, to, key))
 
-    async def cancel(self, ids: Sequence[MessageId], group: str) -> Sequence[CancelAnswer]:
-        return await self._writer.do("cancel", lambda tx: cancel.cancel(tx, ids, group))
+    async def cancel(self, ids: Sequence[MessageId], group: str, *, nonce: str | None = None) -> Sequence[CancelAnswer]:
+        return await self._once("cancel", nonce, list[CancelAnswer], lambda tx: cancel.cancel(tx, ids, group))
 
-    async def retry_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> Sequence[MessageId]:
-        return await self._writer.do("retry_dead", lambda tx: dead.retry(tx, queue, group, ids, partial(_new_ids, tx)))
+    async def retry_dead(
+        self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
+    ) -> Sequence[MessageId]:
+        return await self._once(
+            "retry_dead",
+            nonce,
+            list[MessageId],
+            lambda tx: dead.retry(tx, queue, group, ids, partial(_new_ids, tx)),
+        )
 
-    async def purge_dead(self, queue: str, group: str, ids: Sequence[MessageId] | None) -> int:
-        return await self._writer.do("purge_dead", lambda tx: dead.purge(tx, queue, group, ids))
+    async def purge_dead(
+        self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
+    ) -> int:
+        return await self._once("purge_dead", nonce, int, lambda tx: dead.purge(tx, queue, group, ids))
+
+    async def _once(self, verb: str, nonce: str | None, kind: type[T], do: Callable[[Transaction], T]) -> T:
+        """Do it, unless it was done under this nonce before; then give its answer again."""
+        if nonce is None:
+            return await self._writer.do(verb, do)
+        return await self._writer.do(verb, lambda tx: arranged_once(tx, arranging(verb, nonce), kind, do))
+
+    # Who may come in
+
+    async def add_token(self, token: Token) -> None:
+        await self._writer.do("add_token", lambda tx: tokens.add(tx, token))
+
+    async def token(self, id: str) -> Token | None:
+        return await self._reader.do("token", lambda tx: tokens.find(tx, id))
+
+    async def tokens(self) -> Sequence[Token]:
+        return await self._reader.do("tokens", tokens.every)
+
+    async def remove_token(self, id: str) -> bool:
+        return await self._writer.do("remove_token", lambda tx: tokens.remove(tx, id))
 
     # Reads
 

@@ -25,11 +25,12 @@ def configure(tx: Transaction, name: str, changes: Mapping[str, Any]) -> QueueSe
     return settings
 
 
-def pause(tx: Transaction, name: str, paused: bool) -> None:
+def pause(tx: Transaction, name: str, paused: bool) -> bool:
     queue = queue_to_use(tx, name)
     tx.run(SQL.set_paused, queue.id, int(paused))
     tx.forget_queue(name)
     tx.hint(name)
+    return paused
 
 
 def purge(tx: Transaction, name: str) -> int:

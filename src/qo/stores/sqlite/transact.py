@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from qo.core.lease import Done, Undone, Unit
-from qo.stores.answers import InTheWay, check_pushed, check_settled, kept_unit, unit_again
+from qo.stores.answers import (
+    InTheWay,
+    check_pushed,
+    check_settled,
+    kept_unit,
+    kept_value,
+    unit_again,
+    value_again,
+)
 from qo.stores.sqlite.push import push
 from qo.stores.sqlite.settle import settle
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Transaction
+
+T = TypeVar("T")
 
 SQL = statements("push")
 
@@ -38,3 +51,13 @@ def _do(tx: Transaction, unit: Unit) -> Done:
     if unit.nonce is not None:
         tx.run(SQL.keep_nonce, unit.nonce, tx.now, kept_unit(done))
     return done
+
+
+def arranged_once(tx: Transaction, nonce: str, kind: type[T], do: Callable[[Transaction], T]) -> T:
+    """Do it, unless it was done under this nonce before; then give its answer again."""
+    kept = tx.value(SQL.nonce, nonce)
+    if kept is not None:
+        return value_again(kept, kind)
+    answer = do(tx)
+    tx.run(SQL.keep_nonce, nonce, tx.now, kept_value(answer))
+    return answer

@@ -229,3 +229,17 @@ WHERE c.missed > 0 GROUP BY g.id, q.name, g.name;
 
 -- name: server
 SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'), pg_is_in_recovery();
+
+-- name: add_token
+INSERT INTO qo.tokens (id, name, digest, scopes, prefixes, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT DO NOTHING;
+
+-- name: token
+-- Primary key.
+SELECT id, name, digest, scopes, prefixes, created_at, expires_at FROM qo.tokens WHERE id = $1;
+
+-- name: tokens
+SELECT id, name, digest, scopes, prefixes, created_at, expires_at FROM qo.tokens ORDER BY created_at, id LIMIT 1000;
+
+-- name: remove_token
+DELETE FROM qo.tokens WHERE id = $1 RETURNING id;

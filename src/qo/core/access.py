@@ -1,0 +1,82 @@
+"""Who may do what: tokens, their scopes, and the queues that they are limited to.
+
+A token is shown once, when it is made. What is stored is its digest: the secret
+has 256 random bits, so a plain SHA-256 of it cannot be searched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Collection
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+from qo.core.errors import Invalid
+from qo.core.names import checked_name
+
+TOKEN_PREFIX = "qo"  # noqa: S105 - it begins every token, and opens nothing
+SECRET_BYTES = 32
+_TOKEN = re.compile(r"^qo_([0-9a-f]{12})_([0-9a-f]{64})$")
+
+
+class Scope(StrEnum):
+    """What a token is good for. `admin` may do everything."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    ADMIN = "admin"
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True):
+    """A token as it is stored. No prefixes: every queue."""
+
+    id: str
+    name: str
+    digest: bytes
+    scopes: tuple[Scope, ...]
+    prefixes: tuple[str, ...] = ()
+    created_at: datetime
+    expires_at: datetime | None = None
+
+    def __post_init__(self) -> None:
+        checked_name("name", self.name)
+        if not self.scopes:
+            raise Invalid("scopes", f"must name at least one of {', '.join(Scope)}")
+        for prefix in self.prefixes:
+            checked_name("prefixes", prefix)
+
+    def allows(self, scope: Scope, queues: Collection[str] | None) -> bool:
+        """Whether it may act so on all of these queues. None: on something that is not a queue's, or on any queue."""
+        if scope not in self.scopes and Scope.ADMIN not in self.scopes:
+            return False
+        if not self.prefixes:
+            return True
+        return queues is not None and all(queue.startswith(self.prefixes) for queue in queues)
+
+    def is_over(self, now: datetime) -> bool:
+        return self.expires_at is not None and self.expires_at <= now
+
+
+def token_text(id: str, secret: bytes) -> str:
+    """A token as its holder writes it."""
+    return f"{TOKEN_PREFIX}_{id}_{secret.hex()}"
+
+
+def token_parts(text: str) -> tuple[str, bytes] | None:
+    """The id of a token and the digest of its secret; None if it does not look like one."""
+    found = _TOKEN.match(text)
+    return None if found is None else (found[1], digest_of(bytes.fromhex(found[2])))
+
+
+def digest_of(secret: bytes) -> bytes:
+    return hashlib.sha256(secret).digest()
+
+
+def read_scopes(values: Collection[str]) -> tuple[Scope, ...]:
+    try:
+        return tuple(dict.fromkeys(Scope(value) for value in values))
+    except ValueError:
+        raise Invalid("scopes", f"must be of {', '.join(Scope)}, not {', '.join(values)}") from None
