@@ -23,8 +23,10 @@ from qo.core.errors import (
     QoError,
     RolledBack,
     StoreFull,
+    Throttled,
     TimedOut,
     TooLarge,
+    Unauthenticated,
     Unavailable,
 )
 from qo.core.lease import Bury, Complete, Fail, Release
@@ -72,8 +74,10 @@ __all__ = [
     "SyncDelivery",
     "SyncJobHandle",
     "SyncQueue",
+    "Throttled",
     "TimedOut",
     "TooLarge",
+    "Unauthenticated",
     "Unavailable",
     "connect",
     "enqueue",

@@ -427,7 +427,7 @@ async def test_a_waiter_that_parks_as_another_times_out_still_hears_hints(broker
     first = asyncio.create_task(broker.claim_or_wait(want(), clock.now() + timedelta(seconds=1)))
     await parked(broker, 1)
     [lot] = broker._claims.waiters._lots.values()
-    lot.answer(next(iter(lot.waiters.values())), Nothing(None))
+    lot.answer(next(iter(lot.waiters)), Nothing(None))
     second = asyncio.create_task(broker._claims.waiters.park(want(), None, Nothing(None), 0))
     await first
     await parked(broker, 1)

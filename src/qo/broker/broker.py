@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
+from qo.broker.backoff import Backoffs
 from qo.broker.claim import Claims
 from qo.broker.clock import Clock, SystemClock
 from qo.broker.hints import HintCounters
+from qo.broker.measured import Measured
 from qo.broker.push import Pushes
 from qo.broker.results import Results
 from qo.broker.settle import SettleAnswer, Settles
@@ -16,29 +18,46 @@ from qo.core.errors import Closed
 from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settlement, Undone, Unit, Want
 from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.outcome import Job
-from qo.core.polling import PollingStrategy
-from qo.stores.store import Admin, Engine, Hint, Inspect
+from qo.core.polling import GroupBackoff, PollingStrategy
+from qo.metrics.registry import Registry
+from qo.stores.store import Access, Admin, Engine, Hint, Inspect
 
 
 class Broker:
     """One process's front to a store. Lives on one event loop; `close` answers everyone who waits."""
 
-    def __init__(self, store: Engine, *, clock: Clock | None = None, polling: PollingStrategy | None = None) -> None:
+    def __init__(
+        self,
+        store: Engine,
+        *,
+        clock: Clock | None = None,
+        polling: PollingStrategy | None = None,
+        backoff: GroupBackoff | None = None,
+    ) -> None:
         self._store = store
         self._clock = clock or SystemClock()
+        self.metrics = Registry()
         self._counters = HintCounters()
-        self._pushes = Pushes(store)
-        self._claims = Claims(store, self._clock, self._counters)
-        self._settles = Settles(store, self._claims.give_back)
+        self._backoffs = Backoffs(self._clock, backoff or GroupBackoff())
+        measured = Measured(store, self.metrics)
+        self._pushes = Pushes(measured)
+        wakes = self.metrics.histogram("qo_wake_seconds", "From the hint that woke a waiting claim to its answer.")
+        self._claims = Claims(measured, self._clock, self._counters, self._backoffs, wakes.observe)
+        self._settles = Settles(measured, self._claims.give_back)
         self._results = Results(store, self._clock)
         self._housekeeping = Housekeeping(store, self._clock)
         self._poller = Poller(store, self._clock, polling or PollingStrategy(), self._someone_waits, self._others_wrote)
         self._closed = False
+        self._show_waiting()
         store.listen(self._heard)
         self._housekeeping.start()
 
     @property
     def admin(self) -> Admin:
+        return self._store
+
+    @property
+    def access(self) -> Access:
         return self._store
 
     @property
@@ -62,10 +81,13 @@ class Broker:
         """Ask once; never waits."""
         return await self._claims.claim(want)
 
-    async def claim_or_wait(self, want: Want, until: datetime | None) -> Claimed | Nothing:
-        """Ask, and wait for something until then (None: for as long as it takes). Closing answers nothing."""
+    async def claim_or_wait(self, want: Want, until: datetime | None, priority: int = 0) -> Claimed | Nothing:
+        """Ask, and wait for something until then (None: for as long as it takes). Closing answers nothing.
+
+        Of those who wait for the same, a higher priority is served first, then the longest-waiting.
+        """
         await self._attend()
-        return await self._claims.wait(want, until)
+        return await self._claims.wait(want, until, priority)
 
     async def settle(self, settlements: Sequence[Settlement], then: Sequence[Want] = ()) -> SettleAnswer:
         self._housekeeping.traffic()
@@ -82,6 +104,11 @@ class Broker:
         """Wait for a job to be finished; None if nothing is known of it."""
         await self._attend()
         return await self._results.wait(id, until)
+
+    async def stop_waiting(self) -> None:
+        """Answer everyone who waits, or comes to wait, with nothing; all else goes on."""
+        await self._claims.waiters.close()
+        await self._results.close()
 
     async def close(self) -> None:
         """Take no more calls, answer the waiters, finish what is under way, let the store go."""
@@ -120,4 +147,24 @@ class Broker:
             self._results.finished(hint.finished)
 
     def _others_wrote(self) -> None:
-        self._heard(Hint(None))
+        self._counters.heard(None)
+        self._claims.waiters.polled()
+        self._results.look_again()
+
+    def _show_waiting(self) -> None:
+        show, claims, backoffs = self.metrics, self._claims, self._backoffs
+        show.gauge("qo_waiters", "Claims that are parked.", lambda: self.waiting)
+        show.gauge("qo_result_waiters", "Jobs whose end somebody awaits here.", lambda: len(self._results))
+        show.counted(
+            "qo_undelivered_messages_total",
+            "Messages settled at delivery whose caller had gone.",
+            lambda: claims.undelivered,
+        )
+        show.counted("qo_polls_total", "Times the store was asked whether others wrote.", lambda: self._poller.polls)
+        show.gauge(
+            "qo_backoff_groups", "Groups of waiting claims that rest longer than the least.", lambda: len(backoffs)
+        )
+        show.gauge(
+            "qo_backoff_interval_seconds", "The longest rest of a group of waiting claims.", lambda: backoffs.longest
+        )
+        show.counted("qo_backoffs_total", "Times a group's rest was made longer.", lambda: backoffs.times)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from datetime import datetime
 
+from qo.broker.backoff import Backoffs
 from qo.broker.clock import Clock
 from qo.broker.gather import Gather
 from qo.broker.hints import HintCounters
+from qo.broker.measured import Measured
 from qo.broker.waiters import Waiters
 from qo.core.errors import QoError
 from qo.core.lease import Claimed, Nothing, Release, Settlement, Want
-from qo.stores.store import Store
 
 log = logging.getLogger("qo.broker")
 
@@ -27,10 +29,17 @@ CLAIM_WEIGHT_LIMIT = 20_000
 class Claims:
     """Asks the store for every caller, and parks those who get nothing and have time."""
 
-    def __init__(self, store: Store, clock: Clock, counters: HintCounters) -> None:
+    def __init__(
+        self,
+        store: Measured,
+        clock: Clock,
+        counters: HintCounters,
+        backoffs: Backoffs,
+        woke: Callable[[float], None],
+    ) -> None:
         self._store = store
         self._counters = counters
-        self.waiters = Waiters(clock, counters, self._ask_all, self.give_back)
+        self.waiters = Waiters(clock, counters, self._ask_all, self.give_back, backoffs, woke)
         self.waiting = 0
         """Calls that wait, or ask before they wait."""
         self.undelivered = 0
@@ -43,17 +52,20 @@ class Claims:
         """Ask once."""
         return await self._gather.ask(want)
 
-    async def wait(self, want: Want, until: datetime | None) -> Claimed | Nothing:
-        """Ask, and if there is nothing wait for it until then; None: for as long as it takes."""
+    async def wait(self, want: Want, until: datetime | None, priority: int = 0) -> Claimed | Nothing:
+        """Ask, and if there is nothing wait for it until then; None: for as long as it takes.
+
+        Of those who wait for the same, a higher priority is served first.
+        """
         self.waiting += 1
         try:
             if self.waiters.stands_for(want):
-                return await self.waiters.park(want, until, None, 0)
+                return await self.waiters.park(want, until, None, 0, priority)
             before = self._counters.count(want.queues)
             answer = await self._gather.ask(want)
             if isinstance(answer, Claimed):
                 return answer
-            return await self.waiters.park(want, until, answer, before)
+            return await self.waiters.park(want, until, answer, before, priority)
         finally:
             self.waiting -= 1
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qo.broker.gather import Gather, dealt_out
+from qo.broker.measured import Measured
 from qo.core.message import NewMessage, Pushed
-from qo.stores.store import Store
 
 PUSH_LIMIT = 10_000
 """Messages in one commit; a single call may be larger."""
 
 
 class Pushes:
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Measured) -> None:
         self._store = store
         self._gather = Gather[Sequence[NewMessage], Sequence[Pushed]](self._send, weigh=len, limit=PUSH_LIMIT)
 

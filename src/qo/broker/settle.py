@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from qo.broker.gather import Gather, dealt_out
+from qo.broker.measured import Measured
 from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settled, Settlement, Undone, Unit, Want
-from qo.stores.store import Store
 
 SETTLE_LIMIT = 10_000
 
@@ -23,7 +23,7 @@ class SettleAnswer(NamedTuple):
 
 
 class Settles:
-    def __init__(self, store: Store, give_back: Callable[[Want, Claimed | Nothing], None]) -> None:
+    def __init__(self, store: Measured, give_back: Callable[[Want, Claimed | Nothing], None]) -> None:
         self._store = store
         self._give_back = give_back
         self._settles = Gather[SettleCall, SettleAnswer](

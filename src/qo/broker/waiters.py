@@ -9,11 +9,13 @@ are served. One push into ten thousand waiters costs two store calls, and wakes 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
+from qo.broker.backoff import Backoffs
 from qo.broker.clock import Clock, Timer
 from qo.broker.gather import is_answered
 from qo.broker.hints import HintCounters
@@ -48,32 +50,57 @@ class Sort(NamedTuple):
 
 
 class Waiter:
-    def __init__(self, want: Want, answer: asyncio.Future[Claimed | Nothing]) -> None:
+    __slots__ = ("answer", "priority", "timer", "want")
+
+    def __init__(self, want: Want, answer: asyncio.Future[Claimed | Nothing], priority: int) -> None:
         self.want = want
         self.answer = answer
+        self.priority = priority
         self.timer: Timer | None = None
 
 
+class Line:
+    """Waiters, higher priority first, then longest-waiting."""
+
+    def __init__(self) -> None:
+        self._levels: dict[int, dict[int, Waiter]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels.values()))
+
+    def __iter__(self) -> Iterator[Waiter]:
+        for priority in sorted(self._levels, reverse=True):
+            yield from self._levels[priority].values()
+
+    def add(self, waiter: Waiter) -> None:
+        self._levels.setdefault(waiter.priority, {})[id(waiter)] = waiter
+
+    def remove(self, waiter: Waiter) -> bool:
+        """Whether it stood in line."""
+        level = self._levels.get(waiter.priority, {})
+        found = level.pop(id(waiter), None) is not None
+        if found and not level:
+            del self._levels[waiter.priority]
+        return found
+
+
 class Lot:
-    """The waiters of one sort, longest-waiting first."""
+    """The waiters of one sort."""
 
     def __init__(
         self,
         sort: Sort,
-        clock: Clock,
-        counters: HintCounters,
-        ask: Ask,
-        give_back: GiveBack,
+        house: Waiters,
         emptied: Callable[[Lot], None],
     ) -> None:
         self.sort = sort
-        self.waiters: dict[int, Waiter] = {}
+        self.waiters = Line()
         self.owner_limited = False
-        self._clock = clock
-        self._counters = counters
-        self._ask = ask
-        self._give_back = give_back
+        self._house = house
+        self._clock = house.clock
+        self._counters = house.counters
         self._emptied = emptied
+        self._woken: float | None = None
         self._timer: Timer | None = None
         self._wake_at: datetime | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -84,8 +111,18 @@ class Lot:
         if not self.waiters:
             return
         self._again = True
+        if self._woken is None:
+            self._woken = time.perf_counter()
         if self._serving is None:
             self._serving = asyncio.create_task(self._serve())
+
+    def polled(self) -> None:
+        """Another process wrote something: ask, unless this group has asked in vain too lately; then when it may."""
+        due = self._house.backoffs.due(self.sort)
+        if due is None or due <= self._clock.now():
+            self.wake()
+        else:
+            self.wake_at(due)
 
     def wake_at(self, when: datetime | None) -> None:
         """Ask the store at that time, if not sooner."""
@@ -100,7 +137,7 @@ class Lot:
         self.wake()
 
     def remove(self, waiter: Waiter) -> None:
-        if self.waiters.pop(id(waiter), None) is None:
+        if not self.waiters.remove(waiter):
             return  # it was answered before; the lot may not be the one of its sort any more
         if waiter.timer is not None:
             waiter.timer.cancel()
@@ -111,7 +148,7 @@ class Lot:
 
     async def close(self) -> None:
         self._stop_timer()
-        for waiter in list(self.waiters.values()):
+        for waiter in list(self.waiters):
             self.answer(waiter, Nothing(None))
         if self._serving is not None:
             await self._serving
@@ -132,12 +169,12 @@ class Lot:
                 self._again = False
                 await self._serve_all()
         except Exception as error:  # noqa: BLE001 - it belongs to those who wait
-            for waiter in list(self.waiters.values()):
+            for waiter in list(self.waiters):
                 self.remove(waiter)
                 if not waiter.answer.done():
                     waiter.answer.set_exception(error)
         finally:
-            self._serving = None
+            self._serving = self._woken = None
             if not self.waiters:
                 self._emptied(self)
             elif self._again:
@@ -146,15 +183,14 @@ class Lot:
     async def _serve_all(self) -> None:
         """Rounds of waiters, twice as many each time, until one of them gets nothing."""
         size, past = FIRST_ROUND, 0
-        while round_ := list(islice(self.waiters.values(), past, past + size)):
+        while round_ := list(islice(self.waiters, past, past + size)):
             before = self._counters.count(self.sort.queues)
-            answers = await self._ask([waiter.want for waiter in round_])
+            answers = await self._house.ask([waiter.want for waiter in round_])
             empty = [answer for answer in answers if isinstance(answer, Nothing)]
+            self._house.backoffs.asked(self.sort, len(empty) < len(answers))
             for waiter, answer in zip(round_, answers, strict=True):
-                if isinstance(answer, Claimed) and waiter.answer.done():
-                    self._give_back(waiter.want, answer)
-                elif isinstance(answer, Claimed):
-                    self.answer(waiter, answer)
+                if isinstance(answer, Claimed):
+                    self._deliver(waiter, answer)
             await asyncio.sleep(0)  # who was served goes first
             self.owner_limited = any(answer.owner_limited for answer in empty)
             if self.owner_limited:
@@ -166,6 +202,14 @@ class Lot:
             if self.owner_limited:
                 self._rest(empty, before)
 
+    def _deliver(self, waiter: Waiter, claimed: Claimed) -> None:
+        if waiter.answer.done():
+            self._house.give_back(waiter.want, claimed)
+            return
+        if self._woken is not None:
+            self._house.woke(time.perf_counter() - self._woken)
+        self.answer(waiter, claimed)
+
     def _rest(self, empty: list[Nothing], before: int) -> None:
         for answer in empty:
             self.wake_at(answer.ask_again)
@@ -176,11 +220,22 @@ class Lot:
 class Waiters:
     """All waiters of one broker, by sort."""
 
-    def __init__(self, clock: Clock, counters: HintCounters, ask: Ask, give_back: GiveBack) -> None:
-        self._clock = clock
-        self._counters = counters
-        self._ask = ask
-        self._give_back = give_back
+    def __init__(
+        self,
+        clock: Clock,
+        counters: HintCounters,
+        ask: Ask,
+        give_back: GiveBack,
+        backoffs: Backoffs,
+        woke: Callable[[float], None] = lambda _: None,
+    ) -> None:
+        self.clock = clock
+        self.counters = counters
+        self.ask = ask
+        self.give_back = give_back
+        self.backoffs = backoffs
+        self.woke = woke
+        """Told how many seconds passed from the hint to the answer."""
         self._lots: dict[Sort, Lot] = {}
         self._closed = False
 
@@ -192,25 +247,27 @@ class Waiters:
         lot = self._lots.get(Sort.of(want))
         return lot is not None and bool(lot.waiters) and not lot.owner_limited
 
-    async def park(self, want: Want, until: datetime | None, empty: Nothing | None, before: int) -> Claimed | Nothing:
+    async def park(
+        self, want: Want, until: datetime | None, empty: Nothing | None, before: int, priority: int = 0
+    ) -> Claimed | Nothing:
         """Wait for an answer. `empty` is what the store said, and `before` the hint count when it was asked."""
         if self._closed:
             return Nothing(None)
         lot = self._lot(Sort.of(want))
-        waiter = Waiter(want, asyncio.get_running_loop().create_future())
-        lot.waiters[id(waiter)] = waiter
+        waiter = Waiter(want, asyncio.get_running_loop().create_future(), priority)
+        lot.waiters.add(waiter)
         if until is not None:
-            waiter.timer = self._clock.call_at(until, lambda: lot.answer(waiter, Nothing(None)))
+            waiter.timer = self.clock.call_at(until, lambda: lot.answer(waiter, Nothing(None)))
         if empty is not None:
             lot.wake_at(empty.ask_again)
             lot.owner_limited |= empty.owner_limited
-            if self._counters.count(want.queues) != before:
+            if self.counters.count(want.queues) != before:
                 lot.wake()
         try:
             return await waiter.answer
         except asyncio.CancelledError:
             if is_answered(waiter.answer):
-                self._give_back(want, waiter.answer.result())
+                self.give_back(want, waiter.answer.result())
             raise
         finally:
             lot.remove(waiter)
@@ -220,10 +277,15 @@ class Waiters:
             if lot.sort.concerns(queues):
                 lot.wake()
 
+    def polled(self) -> None:
+        """Another process wrote something, and nobody can say where."""
+        for lot in list(self._lots.values()):
+            lot.polled()
+
     def next_of(self, want: Want) -> Waiter | None:
         """The longest-waiting waiter that can take over what this want got: same sort, same size, same terms."""
         lot = self._lots.get(Sort.of(want))
-        for waiter in lot.waiters.values() if lot is not None else ():
+        for waiter in lot.waiters if lot is not None else ():
             if _same_terms(waiter.want, want) and not waiter.answer.done():
                 return waiter
         return None
@@ -240,7 +302,7 @@ class Waiters:
     def _lot(self, sort: Sort) -> Lot:
         lot = self._lots.get(sort)
         if lot is None:
-            lot = self._lots[sort] = Lot(sort, self._clock, self._counters, self._ask, self._give_back, self._forget)
+            lot = self._lots[sort] = Lot(sort, self, self._forget)
         return lot
 
     def _forget(self, lot: Lot) -> None:

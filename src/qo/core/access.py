@@ -48,10 +48,12 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         for prefix in self.prefixes:
             checked_name("prefixes", prefix)
 
-    def allows(self, scope: Scope, queues: Collection[str] | None) -> bool:
-        """Whether it may act so on all of these queues. None: on something that is not a queue's, or on any queue."""
-        if scope not in self.scopes and Scope.ADMIN not in self.scopes:
-            return False
+    def has(self, scopes: Collection[Scope]) -> bool:
+        """Whether it is good for one of these."""
+        return Scope.ADMIN in self.scopes or any(scope in self.scopes for scope in scopes)
+
+    def reaches(self, queues: Collection[str] | None) -> bool:
+        """Whether all of these queues are within its limits. None: something that is not a queue's, or any queue."""
         if not self.prefixes:
             return True
         return queues is not None and all(queue.startswith(self.prefixes) for queue in queues)

@@ -9,16 +9,18 @@ QoError
 │   └── AlreadyExists
 ├── NotFound           no such queue, group, message or dead letter
 ├── Forbidden          the store may not be written, or not by this caller
+│   └── Unauthenticated  the server does not know who is calling
 ├── Incompatible       the store is not ours, or was made by a newer qo
 ├── JobFailed          the awaited job ended as a dead letter
 ├── JobCanceled        the awaited job was canceled
 ├── TimedOut           the wait is over; the thing waited for goes on
 └── Unavailable        the store cannot answer; safe to retry
     ├── StoreFull      no room left; retry when there is
+    ├── Throttled      too much at once; retry after a while
     └── Closed         this client was closed
 
 Leaves say who must act: the caller (Invalid, Conflict, NotFound), the operator
-(Forbidden, Incompatible, StoreFull), or nobody but time (Unavailable).
+(Forbidden, Incompatible, StoreFull), or nobody but time (Throttled, Unavailable).
 """
 
 from __future__ import annotations
@@ -50,7 +52,11 @@ class LeaseLost(Conflict):
 
 
 class RolledBack(Conflict):
-    """A unit of settles and pushes could not be done as a whole; nothing of it was."""
+    """A unit could not be done as a whole, so nothing of it was. `item` says which part was in the way."""
+
+    def __init__(self, reason: str, *, item: int | None = None) -> None:
+        super().__init__(reason)
+        self.item = item
 
 
 class AlreadyExists(Conflict):
@@ -63,6 +69,10 @@ class NotFound(QoError):
 
 class Forbidden(QoError):
     """The store, or the caller's rights, do not permit this."""
+
+
+class Unauthenticated(Forbidden):
+    """The server wants to know who is calling: there is no token, or it is not known or over."""
 
 
 class Incompatible(QoError):
@@ -87,6 +97,14 @@ class Unavailable(QoError):
 
 class StoreFull(Unavailable):
     """The store has no room. Nothing was half written; it goes on when there is room."""
+
+
+class Throttled(Unavailable):
+    """Too much at once: the server refused this call to protect itself. Try again after a while."""
+
+    def __init__(self, reason: str, *, retry_after_seconds: float = 1) -> None:
+        super().__init__(reason)
+        self.retry_after_seconds = retry_after_seconds
 
 
 class Closed(Unavailable):

@@ -16,6 +16,11 @@ DEFAULT_MAX_INTERVAL_MS = 5000
 DEFAULT_BACKOFF_MULTIPLIER = 2.0
 JITTER = 0.1
 
+DEFAULT_GROUP_INTERVAL_MS = 100
+DEFAULT_GROUP_MAX_INTERVAL_MS = 2000
+DEFAULT_BACKOFF_THRESHOLD = 1
+DEFAULT_FORGET_AFTER_SECONDS = 3600
+
 
 @dataclass(frozen=True, slots=True)
 class PollingStrategy:
@@ -67,3 +72,51 @@ class PollingStrategy:
     def apply_jitter(self, interval: timedelta, draw: float) -> timedelta:
         """Spread `interval` by ±10 %; `draw` is uniform in [0, 1)."""
         return interval * (1 - JITTER + 2 * JITTER * draw)
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """How often one group of waiting claims has been asked for in vain, and how long it rests now."""
+
+    empty: int
+    interval: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupBackoff:
+    """How one group of waiting claims rests between looks, where a store can only be polled.
+
+    A look that finds something brings the interval back to the least. From the
+    `threshold`-th look in a row that finds nothing on, it is multiplied, up to
+    the most. A group that nobody waits in for `forget_after` begins anew.
+    """
+
+    interval: timedelta = timedelta(milliseconds=DEFAULT_GROUP_INTERVAL_MS)
+    max_interval: timedelta = timedelta(milliseconds=DEFAULT_GROUP_MAX_INTERVAL_MS)
+    threshold: int = DEFAULT_BACKOFF_THRESHOLD
+    multiplier: float = DEFAULT_BACKOFF_MULTIPLIER
+    forget_after: timedelta = timedelta(seconds=DEFAULT_FORGET_AFTER_SECONDS)
+
+    def __post_init__(self) -> None:
+        if self.interval <= timedelta(0):
+            raise Invalid("group_interval_ms", "must be greater than 0")
+        if self.max_interval < self.interval:
+            raise Invalid("max_interval_ms", "must not be less than group_interval_ms")
+        if self.threshold < 1:
+            raise Invalid("backoff_threshold", f"must be at least 1, not {self.threshold}")
+        if not self.multiplier >= 1:
+            raise Invalid("backoff_multiplier", f"must be at least 1, not {self.multiplier}")
+        if self.forget_after <= timedelta(0):
+            raise Invalid("forget_after_seconds", "must be greater than 0")
+
+    def start(self) -> Backoff:
+        return Backoff(0, self.interval)
+
+    def after(self, state: Backoff, found: bool) -> Backoff:
+        """The state after a look that found something, or nothing."""
+        if found:
+            return self.start()
+        empty = state.empty + 1
+        if empty < self.threshold:
+            return Backoff(empty, state.interval)
+        return Backoff(empty, min(state.interval * self.multiplier, self.max_interval))

@@ -77,6 +77,11 @@ async def _open_postgres(url: str, options: dict[str, Any]) -> Engine:
     return await PostgresEngine.open(read_address(url), **options)
 
 
+def shares_between_processes(url: str) -> bool:
+    """Whether several serving processes may stand before this store."""
+    return _is_postgres(url)
+
+
 async def migrate(url: str, *, dry_run: bool = False) -> list[str]:
     """Bring a store's schema forward; the names of the migrations that were, or would be, applied."""
     if not _is_postgres(url):

@@ -223,6 +223,10 @@ class Inspect(Protocol):
 
     async def health(self) -> Health: ...
 
+    async def ready(self) -> None:
+        """Cheaply: raises unless the store can be reached and its schema is one that this qo knows."""
+        ...
+
 
 class Engine(Store, Admin, Access, Inspect, Protocol):
     """Everything that a place to keep messages can do."""

@@ -280,6 +280,10 @@ class PostgresEngine:
     async def health(self) -> Health:
         return await inspect.health(self)
 
+    async def ready(self) -> None:
+        found = await self.call("ready", lambda connection, _: schema.version(connection, self.address.schema))
+        schema.check(found, schema.migrations()[-1].number, self.address.schema)
+
     # Inside
 
     def _told(self, hint: Hint) -> None:

@@ -243,6 +243,9 @@ class SqliteEngine:
     async def health(self) -> Health:
         return await self._reader.do("health", lambda tx: inspect.health(tx, self._path))
 
+    async def ready(self) -> None:
+        await self._reader.do("ready", lambda tx: schema.check_version(tx.value("PRAGMA user_version"), self._path))
+
     # On the session's thread
 
     def _connect(self) -> apsw.Connection:

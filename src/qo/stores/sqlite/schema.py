@@ -56,8 +56,17 @@ def _checked_version(connection: apsw.Connection, path: str, newest: int) -> int
     tables = connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone()
     if application != APPLICATION_ID and (tables or application or version):
         raise Incompatible(f"{path} is an SQLite file of another program; qo will not touch it")
+    _check_newest(version, newest, path)
+    return version
+
+
+def check_version(version: int, path: str) -> None:
+    """Refuse a file that a newer qo has brought forward while it was open here."""
+    _check_newest(version, migrations()[-1].number, path)
+
+
+def _check_newest(version: int, newest: int, path: str) -> None:
     if version > newest:
         raise Incompatible(
             f"{path} has schema {version}, made by a newer qo; this one knows up to {newest}. Upgrade qo to open it"
         )
-    return version

@@ -1,0 +1,102 @@
+"""The gate: who is calling, and may they."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from qo.core.access import Scope, Token, token_parts
+from qo.core.errors import Forbidden, Unauthenticated
+from qo.server.settings import is_loopback
+from qo.stores.store import Access
+
+REMEMBER_SECONDS = 10.0
+"""A token that was looked up is good for so long without asking the store again; so is a stranger's refusal."""
+REMEMBER_LIMIT = 10_000
+
+NO_TOKEN = "a token is needed: send it as `Authorization: Bearer qo_…`"  # noqa: S105 - it tells of one
+BAD_TOKEN = "this token is not known, was revoked, or is over"  # noqa: S105
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who makes a call. No token: authentication is off, and everything is allowed."""
+
+    token: Token | None
+
+    def check(self, scopes: Collection[Scope], queues: Collection[str] | None) -> None:
+        """Refuse, unless the caller has one of these scopes and may reach all of these queues."""
+        token = self.token
+        if token is None:
+            return
+        if not token.has(scopes):
+            raise Forbidden(f"this token may not {' or '.join(scopes)}")
+        if not token.reaches(queues):
+            raise Forbidden(f"this token is limited to queues that begin with {' or '.join(token.prefixes)}")
+
+    def sees(self, queue: str) -> bool:
+        return self.token is None or self.token.reaches([queue])
+
+
+class Remembered(NamedTuple):
+    until: float
+    token: Token | None
+
+
+class Gate:
+    """Looks tokens up, and remembers for a few seconds what it found."""
+
+    def __init__(self, access: Access, *, auth: str, local_only: bool) -> None:
+        self._access = access
+        self._open = auth == "none"
+        self._local_only = local_only and self._open
+        self._known: dict[str, Remembered] = {}
+
+    async def identify(self, headers: Mapping[bytes, bytes], now: datetime) -> Caller:
+        if self._open:
+            self._check_origin(headers)
+            return Caller(None)
+        kind, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if not text:
+            raise Unauthenticated(NO_TOKEN)
+        parts = token_parts(text.strip()) if kind.lower() == "bearer" else None
+        token = None if parts is None else await self._look_up(parts[0])
+        if parts is None or token is None or not hmac.compare_digest(parts[1], token.digest) or token.is_over(now):
+            raise Unauthenticated(BAD_TOKEN)
+        return Caller(token)
+
+    def forget(self, id: str) -> None:
+        self._known.pop(id, None)
+
+    async def _look_up(self, id: str) -> Token | None:
+        known = self._known.get(id)
+        now = time.monotonic()
+        if known is None or known.until <= now:
+            known = Remembered(now + REMEMBER_SECONDS, await self._access.token(id))
+            if len(self._known) >= REMEMBER_LIMIT:
+                self._known.clear()
+            self._known[id] = known
+        return known.token
+
+    def _check_origin(self, headers: Mapping[bytes, bytes]) -> None:
+        """Where nobody needs a token, a web page that is open on this machine must not be a caller.
+
+        Browsers say where a page is from; and a name that was made to point to this machine is not this machine's.
+        """
+        host = headers.get(b"host", b"").decode("latin-1")
+        origin = headers.get(b"origin")
+        if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+            raise Forbidden("pages of other origins may not call a server that asks for no token")
+        if self._local_only and host and not is_loopback(_without_port(host)):
+            raise Forbidden(f"this server is for this machine only, and '{host}' is not its name")
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0]

@@ -1,0 +1,123 @@
+"""The OpenAPI document, from the table of routes and the wire's types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+import qo
+from qo.server.router import Route
+from qo.wire.problems import CONTENT, KINDS, Problem
+
+REFERENCE = "#/components/schemas/{name}"
+NAMED = {"type": "string", "minLength": 1, "maxLength": 255}
+UUID = {"type": "string", "format": "uuid"}
+KEY_HEADER = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "schema": {"type": "string", "minLength": 1, "maxLength": 512},
+    "description": "Makes the call safe to repeat within an hour: the second time the first answer is given.",
+}
+REPEATABLE = {"claim", "claim_anywhere", "settle", "extend", "lookup", "create_token", "revoke_token"}
+"""Writes without a key: a lease's token says whose they are, or they write nothing."""
+
+
+def describe(routes: Sequence[Route]) -> dict[str, Any]:
+    """The document for these routes."""
+    schemas = _Schemas(routes)
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "qo",
+            "version": qo.__version__,
+            "description": "A durable queue. Errors are problems (RFC 9457).",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas.components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+class _Schemas:
+    """Every type that a route takes or gives, and where the document has it."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        kinds: list[Any] = [Problem]
+        for route in routes:
+            for kind in (route.body, *route.answers.values()):
+                kinds += kind if isinstance(kind, tuple) else [] if kind is None else [kind]
+        found, self.components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
+        self._of = list(zip(kinds, found, strict=True))
+
+    def of(self, kind: Any) -> dict[str, Any]:
+        """Of several kinds, one."""
+        if isinstance(kind, tuple):
+            return {"anyOf": [self.of(each) for each in kind]}
+        return next(schema for known, schema in self._of if known == kind)
+
+
+def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
+    parameters: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": UUID if "/jobs/" in route.path else NAMED}
+        for name in route.parameters
+    ]
+    parameters += _query(route.query)
+    if route.method != "GET" and route.name not in REPEATABLE:
+        parameters.append(KEY_HEADER)
+    operation: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "parameters": parameters,
+        "responses": _responses(route, schemas),
+    }
+    if route.scopes is not None:
+        operation["security"] = [{"token": []}, {}]
+    if route.body is not None:
+        operation["requestBody"] = {
+            "required": route.body_needed,
+            "content": {"application/json": {"schema": schemas.of(route.body)}},
+        }
+    return operation
+
+
+def _query(kind: Any) -> list[dict[str, Any]]:
+    if kind is None:
+        return []
+    [top], components = msgspec.json.schema_components([kind], ref_template=REFERENCE)
+    schema = components[top["$ref"].rsplit("/", 1)[1]]
+    return [
+        {"name": name, "in": "query", "required": False, "schema": _without_null(about, components)}
+        for name, about in schema["properties"].items()
+    ]
+
+
+def _without_null(schema: dict[str, Any], components: dict[str, Any]) -> dict[str, Any]:
+    """A parameter that is absent is null; one that is given is not."""
+    if "$ref" in schema:
+        return dict(components[schema["$ref"].rsplit("/", 1)[1]])
+    if "anyOf" not in schema:
+        return schema
+    [rest] = [each for each in schema["anyOf"] if each.get("type") != "null"]
+    return _without_null(rest, components)
+
+
+def _responses(route: Route, schemas: _Schemas) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, kind in route.answers.items():
+        responses[str(status)] = {"description": HTTPStatus(status).phrase}
+        if kind is not None:
+            responses[str(status)]["content"] = {route.content: {"schema": schemas.of(kind)}}
+    problem = {CONTENT: {"schema": schemas.of(Problem)}}
+    for status in sorted({kind.status for kind in KINDS} | {HTTPStatus.METHOD_NOT_ALLOWED}):
+        given = responses.setdefault(str(status.value), {"description": status.phrase, "content": {}})
+        given["content"] = {**problem, **given["content"]}
+    return responses

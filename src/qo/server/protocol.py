@@ -1,0 +1,106 @@
+"""HTTP/1.1 on a connection, with an end to patience.
+
+uvicorn's protocol waits for ever for a request that trickles in and for a client
+that does not take its answer. This one gives each a time, and headers a size.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from qo.server.settings import LimitSettings
+
+
+class Patient(HttpToolsProtocol):
+    """One connection."""
+
+    limits = LimitSettings()
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._arriving: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._in_head = True
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop(self._arriving)
+        self._stop(self._stalled)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.limits.header_bytes and self._head_is_longer(data):
+                return
+        super().data_received(data)
+
+    def _head_is_longer(self, data: bytes) -> bool:
+        """The last piece may hold the end of the head and the beginning of a body."""
+        end = data.find(b"\r\n\r\n")
+        if end >= 0 and self._head_bytes - len(data) + end <= self.limits.header_bytes:
+            return False
+        self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        return True
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._arriving is None:
+            self._expect()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._stop(self._arriving)
+        self._arriving = None
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled = self.loop.call_later(self.limits.stall_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop(self._stalled)
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 - its own words are enough
+        self._refuse(HTTPStatus.BAD_REQUEST)
+
+    def _expect(self) -> None:
+        """A request must have arrived by then."""
+        self._arriving = self.loop.call_later(self.limits.request_seconds, self._too_slow)
+
+    def _too_slow(self) -> None:
+        self._refuse(HTTPStatus.REQUEST_TIMEOUT)
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        """Answer what never became a request, unless an answer is under way, and hang up."""
+        if self.transport.is_closing():
+            return
+        cycle: Any = self.cycle  # none yet on a new connection
+        if cycle is None or not cycle.response_started or cycle.response_complete:
+            self.transport.write(
+                b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+                % (status.value, status.phrase.encode())
+            )
+        self.transport.close()
+
+    def _stop(self, timer: asyncio.TimerHandle | None) -> None:
+        if timer is not None:
+            timer.cancel()
+
+
+def protocol_with(limits: LimitSettings) -> type[Patient]:
+    """The protocol under these limits."""
+    return type("Patient", (Patient,), {"limits": limits})

@@ -1,0 +1,115 @@
+"""Routes: one table, from which calls are dispatched, described and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+from qo.core.access import Scope
+from qo.core.errors import Invalid, NotFound
+from qo.server.request import Answer, Request
+
+if TYPE_CHECKING:
+    from qo.server.house import House
+
+Handler = Callable[["House", Request], Awaitable[Answer]]
+
+
+PRODUCE, CONSUME, ADMIN = frozenset({Scope.PRODUCE}), frozenset({Scope.CONSUME}), frozenset({Scope.ADMIN})
+LOOK = PRODUCE | CONSUME
+"""Whoever may push to a queue or take from it may look at it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One thing that can be asked for.
+
+    scopes       one of these is needed; None: not even a token
+    decides      the handler itself checks what its caller may do; else the path's `{queue}` is checked, if it has one
+    body, query  what it takes; `body_needed`: whether it must
+    answers      by status, what is in them
+    """
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    handle: Handler
+    scopes: frozenset[Scope] | None = ADMIN
+    decides: bool = False
+    body: Any = None
+    body_needed: bool = True
+    query: Any = None
+    answers: Mapping[int, Any] = field(default_factory=dict)
+    content: str = "application/json"
+
+    @property
+    def parameters(self) -> list[str]:
+        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+
+
+class WrongMethod(Exception):
+    """The path is there, for other methods."""
+
+    def __init__(self, allowed: Iterable[str]) -> None:
+        self.allowed = ", ".join(sorted(allowed))
+        super().__init__(f"this path takes {self.allowed}")
+
+
+NO_ROUTE = "there is no such path; GET /v1/openapi.json lists those that there are"
+
+
+class Node:
+    __slots__ = ("children", "parameter", "routes")
+
+    def __init__(self) -> None:
+        self.children: dict[str, Node] = {}
+        self.parameter: Node | None = None
+        self.routes: dict[str, Route] = {}
+
+
+class Router:
+    """Finds the route of a path, segment by segment. A segment may hold an encoded slash."""
+
+    def __init__(self, routes: Iterable[Route]) -> None:
+        self.routes = list(routes)
+        self._root = Node()
+        self._parameters = {route.name: route.parameters for route in self.routes}
+        for route in self.routes:
+            node = self._root
+            for part in route.path.split("/")[1:]:
+                if part.startswith("{"):
+                    node.parameter = node.parameter or Node()
+                    node = node.parameter
+                else:
+                    node = node.children.setdefault(part, Node())
+            node.routes[route.method] = route
+
+    def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
+        """The route, and what the path says in its parameters."""
+        values: list[str] = []
+        node = self._root
+        for raw in raw_path.split(b"/")[1:]:
+            part = _decoded(raw)
+            child = node.children.get(part)
+            if child is None:
+                child = node.parameter
+                values.append(part)
+            if child is None:
+                raise NotFound(NO_ROUTE)
+            node = child
+        route = node.routes.get("GET" if method == "HEAD" else method)
+        if route is None:
+            if not node.routes:
+                raise NotFound(NO_ROUTE)
+            raise WrongMethod(node.routes)
+        return route, dict(zip(self._parameters[route.name], values, strict=True)) if values else {}
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        return unquote_to_bytes(raw).decode() if b"%" in raw else raw.decode()
+    except UnicodeDecodeError:
+        raise Invalid("path", "is not valid UTF-8") from None

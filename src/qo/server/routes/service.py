@@ -1,0 +1,178 @@
+"""What the server says about itself: alive, ready, measured, described."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+import qo
+from qo.core.errors import QoError, Unavailable
+from qo.core.names import DEFAULT_GROUP
+from qo.metrics.registry import Gauge, Labels, Metric, as_json, prometheus_text
+from qo.server.house import House
+from qo.server.openapi import describe
+from qo.server.request import Request, Response, reply
+from qo.server.router import LOOK, Route
+from qo.wire.problems import problem_of
+
+READY_SECONDS = 5
+PROMETHEUS = b"text/plain; version=0.0.4; charset=utf-8"
+_PLAIN = (b"text/plain", b"openmetrics")
+
+
+class LiveReply(msgspec.Struct):
+    status: str = "alive"
+
+
+class ReadyReply(msgspec.Struct):
+    status: str = "ready"
+
+
+class HealthBody(msgspec.Struct, kw_only=True):
+    """Whether this server can do its work."""
+
+    status: str
+    version: str
+    waiters: int
+    problem: str | None = None
+
+
+async def livez(_: House, __: Request) -> Response:
+    return reply(LiveReply())
+
+
+async def readyz(house: House, _: Request) -> Response:
+    await _check(house)
+    return reply(ReadyReply())
+
+
+async def _check(house: House) -> None:
+    if house.stopping:
+        raise Unavailable("this server is stopping")
+    try:
+        async with asyncio.timeout(READY_SECONDS):
+            await house.broker.inspect.ready()
+    except TimeoutError:
+        raise Unavailable(f"the store has not answered within {READY_SECONDS} s") from None
+
+
+async def health(house: House, _: Request) -> Response:
+    body = HealthBody(status="healthy", version=qo.__version__, waiters=house.all_waiting)
+    try:
+        await _check(house)
+    except QoError as error:
+        body.status, body.problem = "unhealthy", str(error)
+        return reply(body, problem_of(error).status)
+    return reply(body)
+
+
+async def metrics(house: House, request: Request) -> Response:
+    accepted = request.headers.get(b"accept", b"")
+    if any(kind in accepted for kind in _PLAIN):
+        return await prometheus(house, request)
+    return reply(as_json(await _all_metrics(house)))
+
+
+async def prometheus(house: House, _: Request) -> Response:
+    return Response(200, prometheus_text(await _all_metrics(house)).encode(), PROMETHEUS)
+
+
+async def _all_metrics(house: House) -> list[Metric]:
+    """What was counted, and what the store says now."""
+    return [*house.broker.metrics.metrics(), *await _queue_metrics(house)]
+
+
+async def _queue_metrics(house: House) -> Sequence[Metric]:
+    """The depth and age of a bounded number of queues, for their default group."""
+    inspect, now = house.broker.inspect, house.broker.now()
+    limit = house.settings.metrics.queues
+    depths: dict[Labels, float] = {}
+    ages: dict[Labels, float] = {}
+    up = 1.0
+    try:
+        for queue in await inspect.queues("", limit) if limit else ():
+            depth = await inspect.depth(queue.name, DEFAULT_GROUP)
+            for state in ("ready", "retrying", "leased", "delayed", "dead"):
+                depths[queue.name, state] = getattr(depth, state)
+            ages[(queue.name,)] = 0.0 if depth.oldest_at is None else max(0.0, (now - depth.oldest_at).total_seconds())
+    except QoError:
+        up = 0.0
+    return [
+        Gauge("qo_store_up", "Whether the store could be asked for these numbers.", _given(up)),
+        Gauge("qo_queue_depth", "Messages of the default group, by state.", _given(depths), ["queue", "state"]),
+        Gauge("qo_queue_oldest_age_seconds", "Age of the oldest waiting message.", _given(ages), ["queue"]),
+    ]
+
+
+def _given(value: dict[Labels, float] | float) -> Callable[[], dict[Labels, float] | float]:
+    return lambda: value
+
+
+def routes(others: Sequence[Route]) -> list[Route]:
+    """The routes of this file; the document describes the others too."""
+
+    async def openapi(_: House, __: Request) -> Response:
+        return Response(200, document)
+
+    own = [
+        Route(
+            method="GET",
+            path="/livez",
+            name="livez",
+            summary="Whether the process runs.",
+            handle=livez,
+            scopes=None,
+            answers={200: LiveReply},
+        ),
+        Route(
+            method="GET",
+            path="/readyz",
+            name="readyz",
+            summary="Whether the store can be reached and its schema is right; else 503.",
+            handle=readyz,
+            scopes=None,
+            answers={200: ReadyReply},
+        ),
+        Route(
+            method="GET",
+            path="/health",
+            name="health",
+            summary="The same, with a few words.",
+            handle=health,
+            scopes=None,
+            answers={200: HealthBody, 503: HealthBody},
+        ),
+        Route(
+            method="GET",
+            path="/metrics",
+            name="metrics",
+            summary="Metrics: for Prometheus if Accept says text/plain or openmetrics, else as JSON.",
+            handle=metrics,
+            scopes=LOOK,
+            answers={200: dict[str, Any]},
+        ),
+        Route(
+            method="GET",
+            path="/metrics/prometheus",
+            name="prometheus",
+            summary="Metrics for Prometheus.",
+            handle=prometheus,
+            scopes=LOOK,
+            answers={200: str},
+            content="text/plain",
+        ),
+        Route(
+            method="GET",
+            path="/v1/openapi.json",
+            name="openapi",
+            summary="This document.",
+            handle=openapi,
+            scopes=None,
+            answers={200: dict[str, Any]},
+        ),
+    ]
+    document = msgspec.json.encode(describe([*others, *own]))
+    return own

@@ -1,0 +1,213 @@
+"""claim, settle, extend, and units."""
+
+from __future__ import annotations
+
+import secrets
+
+import msgspec
+
+from qo.core.errors import Invalid, RolledBack
+from qo.core.lease import Claimed, Nothing, Undone, Unit, Want
+from qo.server.house import House
+from qo.server.request import EMPTY, Request, Response, reply
+from qo.server.router import CONSUME, LOOK, PRODUCE, Route
+from qo.server.routes.v1.messages import read_messages
+from qo.wire.claims import (
+    ClaimBody,
+    ClaimReply,
+    ExtendBody,
+    ExtendReply,
+    SettleBody,
+    SettleReply,
+    UnitBody,
+    UnitReply,
+    WantBody,
+    read_extension,
+    read_settlement,
+    read_want,
+    write_claimed,
+    write_deliveries,
+    write_held,
+    write_settled,
+)
+from qo.wire.messages import write_pushed
+
+ASK_AGAIN = b"qo-ask-again"
+OWNER_LIMITED = b"qo-owner-limited"
+
+_claim = msgspec.json.Decoder(ClaimBody)
+_settle = msgspec.json.Decoder(SettleBody)
+_extend = msgspec.json.Decoder(ExtendBody)
+_unit = msgspec.json.Decoder(UnitBody)
+
+
+class ClaimQuery(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What a claim on one queue may say in its query instead of its body."""
+
+    group: str | None = None
+    messages: int | None = None
+    wait: bool | None = None
+    timeout_ms: int | None = None
+    lease_seconds: float | None = None
+    key: str | None = None
+    owner: str | None = None
+    auto_settle: bool | None = None
+    priority: int | None = None
+
+
+async def claim_queue(house: House, request: Request) -> Response:
+    body = request.read(_claim)
+    if body.queues and body.queues != [request.queue]:
+        raise Invalid("queues", "the path names the queue; POST /v1/claim takes several")
+    body.queues = [request.queue]
+    if request.query_text:
+        query = request.query(ClaimQuery)
+        for name in ClaimQuery.__struct_fields__:
+            if (value := getattr(query, name)) is not None:
+                setattr(body, name, value)
+    return await _answer(house, request, body)
+
+
+async def claim(house: House, request: Request) -> Response:
+    body = request.read(_claim)
+    _allow(request, body)
+    return await _answer(house, request, body)
+
+
+def _allow(request: Request, body: WantBody) -> None:
+    """A claim by a filter may meet any queue."""
+    request.allow(CONSUME, body.queues if body.namespace is None and body.task is None else None)
+
+
+async def _answer(house: House, request: Request, body: ClaimBody) -> Response:
+    want = read_want(body, secrets.token_hex(16))
+    answer = await (_wait(house, request, body, want) if body.wait else _ask(house, request, want))
+    if isinstance(answer, Nothing):
+        return _nothing(answer)
+    return reply(ClaimReply(write_deliveries(answer.deliveries)))
+
+
+async def _ask(house: House, request: Request, want: Want) -> Claimed | Nothing:
+    with request.while_here():
+        return await house.broker.claim(want)
+
+
+async def _wait(house: House, request: Request, body: ClaimBody, want: Want) -> Claimed | Nothing:
+    until = house.until(body.timeout_ms)
+    with house.waiting(request), request.while_here():
+        return await house.broker.claim_or_wait(want, until, body.priority)
+
+
+def _nothing(answer: Nothing) -> Response:
+    headers = []
+    if answer.ask_again is not None:
+        headers.append((ASK_AGAIN, answer.ask_again.isoformat().encode()))
+    if answer.owner_limited:
+        headers.append((OWNER_LIMITED, b"true"))
+    return EMPTY._replace(headers=tuple(headers)) if headers else EMPTY
+
+
+async def settle(house: House, request: Request) -> Response:
+    body = request.read(_settle)
+    request.allow(CONSUME, [])  # what it may settle, the lease's token proves
+    house.check_count("items", body.items)
+    for want in body.then:
+        _allow(request, want)
+    items = [read_settlement(each) for each in body.items]
+    wants = [read_want(each, secrets.token_hex(16)) for each in body.then]
+    if wants:
+        with request.while_here():
+            settled, claimed = await house.broker.settle(items, wants)
+    else:
+        settled, claimed = await house.broker.settle(items)
+    house.streams.settled(items, settled)
+    return reply(SettleReply(write_settled(settled), [write_claimed(each) for each in claimed]))
+
+
+async def extend(house: House, request: Request) -> Response:
+    body = request.read(_extend)
+    request.allow(CONSUME, [])
+    house.check_count("leases", body.leases)
+    held = await house.broker.extend([read_extension(each) for each in body.leases])
+    return reply(ExtendReply([write_held(each) for each in held]))
+
+
+async def transact(house: House, request: Request) -> Response:
+    body = request.read(_unit)
+    house.check_count("settle", body.settle)
+    house.check_count("push", body.push)
+    if body.push:
+        request.allow(PRODUCE, [each.queue for each in body.push if each.queue is not None])
+    if body.settle:
+        request.allow(CONSUME, [])
+    unit = Unit(
+        settlements=tuple(read_settlement(each) for each in body.settle),
+        pushes=tuple(read_messages(body.push, None, house.broker.now(), "push")),
+        refuse_duplicates=body.refuse_duplicates,
+        nonce=request.nonce,
+    )
+    answer = await house.broker.transact(unit)
+    if isinstance(answer, Undone):
+        raise RolledBack(answer.reason, item=answer.item)
+    house.streams.settled(unit.settlements, answer.settled)
+    return reply(UnitReply(write_settled(answer.settled), write_pushed(answer.pushed)))
+
+
+ROUTES = [
+    Route(
+        method="POST",
+        path="/v1/queues/{queue}/claim",
+        name="claim",
+        summary="Take messages under a lease. With `wait`, held until there are some, or 204 after `timeout_ms`.",
+        handle=claim_queue,
+        scopes=CONSUME,
+        body=ClaimBody,
+        body_needed=False,
+        query=ClaimQuery,
+        answers={200: ClaimReply, 204: None},
+    ),
+    Route(
+        method="POST",
+        path="/v1/claim",
+        name="claim_anywhere",
+        summary="The same from several queues, or from all of a namespace or task.",
+        handle=claim,
+        scopes=CONSUME,
+        decides=True,
+        body=ClaimBody,
+        answers={200: ClaimReply, 204: None},
+    ),
+    Route(
+        method="POST",
+        path="/v1/settle",
+        name="settle",
+        summary="Say what became of claimed messages, and claim on in the same commit. Safe to repeat.",
+        handle=settle,
+        scopes=CONSUME,
+        decides=True,
+        body=SettleBody,
+        answers={200: SettleReply},
+    ),
+    Route(
+        method="POST",
+        path="/v1/extend",
+        name="extend",
+        summary="Hold leases for longer; learn which of their messages were canceled.",
+        handle=extend,
+        scopes=CONSUME,
+        decides=True,
+        body=ExtendBody,
+        answers={200: ExtendReply},
+    ),
+    Route(
+        method="POST",
+        path="/v1/units",
+        name="transact",
+        summary="Settle and push together, or not at all (409).",
+        handle=transact,
+        scopes=LOOK,
+        decides=True,
+        body=UnitBody,
+        answers={200: UnitReply},
+    ),
+]

@@ -1,0 +1,205 @@
+"""jobs: status, result with waiting, cancel."""
+
+from __future__ import annotations
+
+import msgspec
+
+from qo.core.errors import NotFound, TimedOut
+from qo.core.message import MessageId, checked_id
+from qo.core.names import DEFAULT_GROUP, checked_name
+from qo.core.outcome import CancelAnswer, Job, JobState
+from qo.server.house import House
+from qo.server.request import Request, Response, reply
+from qo.server.router import LOOK, Route
+from qo.server.routes.v1.pages import Page, checked_limit
+from qo.wire.claims import DEFAULT_TIMEOUT_MS
+from qo.wire.looking import (
+    CancelBody,
+    CanceledReply,
+    EventsReply,
+    FoundReply,
+    JobBody,
+    JobsReply,
+    LookupBody,
+    write_job,
+)
+
+
+class JobsQuery(Page, forbid_unknown_fields=True):
+    state: JobState | None = None
+    before: str | None = None
+
+
+class ResultQuery(msgspec.Struct, forbid_unknown_fields=True):
+    wait: bool = False
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+
+
+class CancelQuery(msgspec.Struct, forbid_unknown_fields=True):
+    group: str = DEFAULT_GROUP
+
+
+class CanceledOne(msgspec.Struct):
+    answer: CancelAnswer
+
+
+_lookup = msgspec.json.Decoder(LookupBody)
+_cancel = msgspec.json.Decoder(CancelBody)
+
+
+async def list_jobs(house: House, request: Request) -> Response:
+    page = request.query(JobsQuery)
+    name = checked_name("queue", request.queue)
+    if page.before is not None:
+        checked_id("before", page.before)
+    found = await house.broker.inspect.list_jobs(name, page.state, page.before, checked_limit(page.limit))
+    return reply(JobsReply([write_job(each) for each in found]))
+
+
+async def job(house: House, request: Request) -> Response:
+    return reply(write_job(await _visible(house, request, _id(request))))
+
+
+async def result(house: House, request: Request) -> Response:
+    """200 and the job when it is finished, 202 and the job when it is not."""
+    query = request.query(ResultQuery)
+    id = _id(request)
+    found = await _visible(house, request, id)
+    if query.wait and found.state is not None and not found.state.finished:
+        until = house.until(query.timeout_ms)
+        with house.waiting(request), request.while_here():
+            try:
+                found = await house.broker.finished(id, until) or found
+            except TimedOut:
+                [now] = await house.broker.inspect.jobs([id])
+                found = now or found
+    finished = found.state is None or found.state.finished
+    return reply(write_job(found), 200 if finished else 202)
+
+
+async def lookup(house: House, request: Request) -> Response:
+    ids = _ids(house, request.read(_lookup).ids)
+    request.allow(LOOK, [])
+    found = await house.broker.inspect.jobs(ids)
+    seen = [each if each is not None and request.caller.sees(each.queue) else None for each in found]
+    return reply(FoundReply([None if each is None else write_job(each) for each in seen]))
+
+
+async def events(house: House, request: Request) -> Response:
+    id = _id(request)
+    await _visible(house, request, id)
+    return reply(EventsReply(list(await house.broker.inspect.events(id))))
+
+
+async def cancel(house: House, request: Request) -> Response:
+    group = checked_name("group", request.query(CancelQuery).group)
+    id = _id(request)
+    if request.caller.token is not None:
+        await _visible(house, request, id)
+    [answer] = await house.broker.admin.cancel([id], group, nonce=request.nonce)
+    return reply(CanceledOne(answer))
+
+
+async def cancel_many(house: House, request: Request) -> Response:
+    body = request.read(_cancel)
+    ids = _ids(house, body.ids)
+    request.allow(LOOK, None)
+    group = checked_name("group", body.group)
+    answers = await house.broker.admin.cancel(ids, group, nonce=request.nonce) if ids else []
+    return reply(CanceledReply(list(answers)))
+
+
+def _id(request: Request) -> MessageId:
+    return checked_id("id", request.path["id"])
+
+
+def _ids(house: House, texts: list[str]) -> list[MessageId]:
+    house.check_count("ids", texts)
+    return [checked_id(f"ids[{number}]", text) for number, text in enumerate(texts)]
+
+
+async def _visible(house: House, request: Request, id: MessageId) -> Job:
+    """The job, if it is there and the caller may see its queue; both are the same to who may not."""
+    request.allow(LOOK, [])
+    [found] = await house.broker.inspect.jobs([id])
+    if found is None or not request.caller.sees(found.queue):
+        raise NotFound(f"nothing is known of job {request.path['id']} (any more)")
+    return found
+
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/v1/queues/{queue}/jobs",
+        name="jobs",
+        summary="The jobs of a queue, newest first.",
+        handle=list_jobs,
+        scopes=LOOK,
+        query=JobsQuery,
+        answers={200: JobsReply},
+    ),
+    Route(
+        method="GET",
+        path="/v1/jobs/{id}",
+        name="job",
+        summary="Everything that is known of a job.",
+        handle=job,
+        scopes=LOOK,
+        decides=True,
+        answers={200: JobBody},
+    ),
+    Route(
+        method="GET",
+        path="/v1/jobs/{id}/result",
+        name="result",
+        summary="A job once it is finished (200), or as it is now (202); with `wait`, held until then or `timeout_ms`.",
+        handle=result,
+        scopes=LOOK,
+        decides=True,
+        query=ResultQuery,
+        answers={200: JobBody, 202: JobBody},
+    ),
+    Route(
+        method="GET",
+        path="/v1/jobs/{id}/events",
+        name="events",
+        summary="A job's changes of state, where its queue's history is `full`.",
+        handle=events,
+        scopes=LOOK,
+        decides=True,
+        answers={200: EventsReply},
+    ),
+    Route(
+        method="POST",
+        path="/v1/jobs/{id}/cancel",
+        name="cancel",
+        summary="Cancel a job. `requested`: it is running, and its holder is told.",
+        handle=cancel,
+        scopes=LOOK,
+        decides=True,
+        query=CancelQuery,
+        answers={200: CanceledOne},
+    ),
+    Route(
+        method="POST",
+        path="/v1/jobs/lookup",
+        name="lookup",
+        summary="Many jobs by their ids.",
+        handle=lookup,
+        scopes=LOOK,
+        decides=True,
+        body=LookupBody,
+        answers={200: FoundReply},
+    ),
+    Route(
+        method="POST",
+        path="/v1/jobs/cancel",
+        name="cancel_many",
+        summary="Cancel many jobs.",
+        handle=cancel_many,
+        scopes=LOOK,
+        decides=True,
+        body=CancelBody,
+        answers={200: CanceledReply},
+    ),
+]

@@ -1,0 +1,115 @@
+"""push: one message or many."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import datetime
+from http import HTTPStatus
+
+import msgspec
+
+from qo.core.errors import Invalid
+from qo.core.message import NewMessage, Refused, message_ids
+from qo.server.house import House
+from qo.server.request import Request, Response, reply
+from qo.server.router import PRODUCE, Route
+from qo.wire.messages import BatchBody, MessageBody, PushedBody, PushReply, read_message, write_pushed
+
+
+class PushBody(MessageBody, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One message; or `messages`, and then nothing else."""
+
+    messages: list[MessageBody] | None = None
+
+
+_push = msgspec.json.Decoder(PushBody)
+_batch = msgspec.json.Decoder(BatchBody)
+_message = msgspec.json.Decoder(MessageBody)
+_REST = tuple(name for name in MessageBody.__struct_fields__)
+NOTHING_ELSE = PushBody()
+
+
+async def push(house: House, request: Request) -> Response:
+    body = request.read(_push)
+    if body.messages is None:
+        return await _push_one(house, request, body)
+    others = [name for name in _REST if getattr(body, name) != getattr(NOTHING_ELSE, name)]
+    if others:
+        raise Invalid(others[0], "belongs to a message, inside of `messages`")
+    return await _push_all(house, request, body.messages, request.queue)
+
+
+async def push_anywhere(house: House, request: Request) -> Response:
+    bodies = request.read(_batch).messages
+    request.allow(PRODUCE, [body.queue for body in bodies if body.queue is not None])
+    return await _push_all(house, request, bodies, None)
+
+
+async def submit(house: House, request: Request) -> Response:
+    return await _push_one(house, request, request.read(_message))
+
+
+async def _push_one(house: House, request: Request, body: MessageBody) -> Response:
+    now = house.broker.now()
+    [id] = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), 1)
+    [answer] = await house.broker.push([read_message(body, request.queue, id, now)], request.nonce)
+    if isinstance(answer, Refused):
+        raise answer.error
+    return reply(write_pushed([answer])[0], HTTPStatus.CREATED)
+
+
+async def _push_all(house: House, request: Request, bodies: Sequence[MessageBody], queue: str | None) -> Response:
+    house.check_count("messages", bodies)
+    messages = read_messages(bodies, queue, house.broker.now())
+    answers = await house.broker.push(messages, request.nonce) if messages else []
+    refused = any(isinstance(answer, Refused) for answer in answers)
+    return reply(PushReply(write_pushed(answers)), HTTPStatus.OK if refused else HTTPStatus.CREATED)
+
+
+def read_messages(
+    bodies: Sequence[MessageBody], queue: str | None, now: datetime, field: str = "messages"
+) -> list[NewMessage]:
+    ids = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), len(bodies))
+    read: list[NewMessage] = []
+    try:
+        for body, id in zip(bodies, ids, strict=True):
+            read.append(read_message(body, queue, id, now))
+    except Invalid as error:
+        raise type(error)(f"{field}[{len(read)}].{error.field}", error.problem) from None
+    return read
+
+
+ROUTES = [
+    Route(
+        method="POST",
+        path="/v1/queues/{queue}/messages",
+        name="push",
+        summary="Push one message, or many as `messages`. Answered when stored; the first push creates the queue.",
+        handle=push,
+        scopes=PRODUCE,
+        body=PushBody,
+        answers={201: (PushedBody, PushReply), 200: PushReply},
+    ),
+    Route(
+        method="POST",
+        path="/v1/messages",
+        name="push_anywhere",
+        summary="Push messages to several queues in one commit; each names its queue.",
+        handle=push_anywhere,
+        scopes=PRODUCE,
+        decides=True,
+        body=BatchBody,
+        answers={201: PushReply, 200: PushReply},
+    ),
+    Route(
+        method="POST",
+        path="/v1/queues/{queue}/jobs",
+        name="submit",
+        summary="Submit a job: push one message whose kind says which task handles it.",
+        handle=submit,
+        scopes=PRODUCE,
+        body=MessageBody,
+        answers={201: PushedBody},
+    ),
+]

@@ -1,0 +1,141 @@
+"""stream: deliveries as Server-Sent Events, as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from datetime import datetime, timedelta
+
+import msgspec
+
+from qo.core.errors import Invalid
+from qo.core.lease import CLAIM_LIMIT, Claimed, Delivered, Release, Settlement
+from qo.core.names import DEFAULT_GROUP
+from qo.server.house import House
+from qo.server.request import ClientGone, Receive, Request, Send, Streaming, WhileHere
+from qo.server.router import CONSUME, Route
+from qo.server.streams import Stream
+from qo.wire.claims import DeliveryBody, WantBody, read_want, write_deliveries
+
+BEAT_SECONDS = 15
+"""A comment is sent after so long without a message, so that nobody in between takes the line for dead."""
+DEFAULT_WINDOW = 100
+
+_encode = msgspec.json.Encoder().encode
+
+
+class StreamQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    group: str = DEFAULT_GROUP
+    start: str = "all"
+    key: str | None = None
+    messages: int = 10
+    window: int = DEFAULT_WINDOW
+    lease_seconds: float | None = None
+    owner: str | None = None
+    auto_settle: bool = False
+    priority: int = 0
+
+
+async def stream(house: House, request: Request) -> Streaming:
+    terms = request.query(StreamQuery)
+    body = WantBody(
+        queues=[request.queue],
+        group=terms.group,
+        start=terms.start,
+        key=terms.key,
+        owner=terms.owner,
+        messages=terms.messages,
+        lease_seconds=terms.lease_seconds,
+        auto_settle=terms.auto_settle,
+    )
+    if not 1 <= terms.window <= CLAIM_LIMIT:
+        raise Invalid("window", f"must be from 1 to {CLAIM_LIMIT}, not {terms.window}")
+    read_want(body, "checked before the first byte of the answer")
+
+    async def run(receive: Receive, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+        with house.waiting(request):
+            stream = house.streams.open(terms.window)
+            try:
+                await _begin(send, headers)
+                with WhileHere(receive):
+                    await _go_on(house, stream, body, terms, send)
+            finally:
+                house.streams.close(stream)
+        with contextlib.suppress(ClientGone):
+            await send({"type": "http.response.body", "body": b""})
+
+    return Streaming(run)
+
+
+async def _begin(send: Send, headers: list[tuple[bytes, bytes]]) -> None:
+    about = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), *headers]
+    await send({"type": "http.response.start", "status": 200, "headers": about})
+    await send({"type": "http.response.body", "body": b": qo\n\n", "more_body": True})
+
+
+async def _go_on(house: House, stream: Stream, body: WantBody, terms: StreamQuery, send: Send) -> None:
+    broker = house.broker
+    while not house.streams.stopping:
+        now = broker.now()
+        room = stream.room(now)
+        if room <= 0:
+            await _wait_for_room(stream, now, send)
+            continue
+        body.messages = min(terms.messages, room)
+        want = read_want(body, secrets.token_hex(16))
+        answer = await broker.claim_or_wait(want, now + timedelta(seconds=BEAT_SECONDS), terms.priority)
+        if isinstance(answer, Claimed):
+            if not terms.auto_settle:
+                house.streams.sent(stream, answer.deliveries)
+            await _tell(house, answer.deliveries, send, terms)
+        else:
+            await _beat(send)
+
+
+async def _wait_for_room(stream: Stream, now: datetime, send: Send) -> None:
+    stream.freed.clear()
+    over = stream.next_over()
+    rest = BEAT_SECONDS if over is None else min(BEAT_SECONDS, (over - now).total_seconds())
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stream.freed.wait(), max(rest, 0.001))
+        return
+    await _beat(send)
+
+
+async def _tell(house: House, deliveries: tuple[Delivered, ...], send: Send, terms: StreamQuery) -> None:
+    """Send them; what could not be sent is given back."""
+    events = b"".join(
+        b"event: message\nid: %s\ndata: %s\n\n" % (each.id.encode(), _encode(each))
+        for each in write_deliveries(deliveries)
+    )
+    try:
+        await send({"type": "http.response.body", "body": events, "more_body": True})
+    except asyncio.CancelledError:
+        if not terms.auto_settle:
+            await house.broker.settle(
+                [
+                    Settlement(token=each.token, lane=each.lane, offset=each.offset, report=Release())
+                    for each in deliveries
+                ]
+            )
+        raise
+
+
+async def _beat(send: Send) -> None:
+    await send({"type": "http.response.body", "body": b": \n\n", "more_body": True})
+
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/v1/queues/{queue}/stream",
+        name="stream",
+        summary="Deliveries as Server-Sent Events, at most `window` unsettled at a time. POST /v1/settle settles them.",
+        handle=stream,
+        scopes=CONSUME,
+        query=StreamQuery,
+        answers={200: DeliveryBody},
+        content="text/event-stream",
+    )
+]

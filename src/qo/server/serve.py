@@ -1,0 +1,180 @@
+"""serve: one process that listens, or several that share a port."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from multiprocessing.connection import wait
+
+import uvicorn
+
+from qo.broker.broker import Broker
+from qo.core.errors import Invalid, Unavailable
+from qo.server import logs
+from qo.server.app import App
+from qo.server.gate import Gate
+from qo.server.house import House
+from qo.server.protocol import protocol_with
+from qo.server.router import Router
+from qo.server.routes import service, v1
+from qo.server.settings import ServerSettings, is_loopback
+from qo.stores.opening import open_engine, shares_between_processes, without_password
+
+log = logging.getLogger("qo.server")
+
+BACKLOG = 4096
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.5, 30.0
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which answers those who wait before it lets connections go, and exits 0 when told to stop."""
+
+    def __init__(self, config: uvicorn.Config, house: House) -> None:
+        super().__init__(config)
+        self._house = house
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        await self._house.stop()
+        await super().shutdown(sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {each: signal.signal(each, self.handle_exit) for each in SIGNALS}
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+
+@contextlib.asynccontextmanager
+async def furnished(settings: ServerSettings, broker: Broker | None = None) -> AsyncIterator[tuple[House, App]]:
+    """The application on an open store; closes what it opened."""
+    if broker is None:
+        engine = await open_engine(settings.store)
+        broker = Broker(engine, polling=settings.polling.strategy(), backoff=settings.polling.backoff())
+    listen = settings.server
+    gate = Gate(broker.access, auth=listen.auth, local_only=is_loopback(listen.host))
+    house = House(broker, settings, gate)
+    router = Router([*v1.ROUTES, *service.routes(v1.ROUTES)])
+    show = broker.metrics
+    show.gauge("qo_http_waiters", "Requests that wait.", lambda: house.all_waiting)
+    show.gauge("qo_streams", "Streams that are open.", lambda: len(house.streams))
+    app = App(house, router, show, log_requests=settings.log.requests)
+    try:
+        yield house, app
+    finally:
+        await broker.close()
+
+
+def uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
+    limits = settings.limits
+    return uvicorn.Config(
+        app,
+        http=protocol_with(limits),
+        ws="none",
+        loop="uvloop",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        backlog=BACKLOG,
+        timeout_keep_alive=limits.keep_alive_seconds,  # type: ignore[arg-type]  # it is given to call_later
+        timeout_graceful_shutdown=settings.server.stop_seconds,  # type: ignore[arg-type]
+    )
+
+
+async def _serve(settings: ServerSettings, listening: socket.socket) -> None:
+    async with furnished(settings) as (house, app):
+        await Server(uvicorn_config(app, settings), house).serve([listening])
+
+
+def _run_one(settings: ServerSettings, listening: socket.socket) -> None:
+    """One process that serves, until it is told to stop."""
+    import uvloop  # noqa: PLC0415 - not on every platform; named when it is missing
+
+    logs.set_up(settings.log)
+    uvloop.run(_serve(settings, listening))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; said in a sentence if it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    listening.listen(BACKLOG)
+    listening.set_inheritable(True)
+    return listening
+
+
+def serve(settings: ServerSettings) -> int:
+    """Serve until SIGTERM or SIGINT; then answer who waits, finish what is under way, and exit 0."""
+    logs.set_up(settings.log)
+    workers = settings.server.workers
+    if workers > 1 and not shares_between_processes(settings.store):
+        raise Invalid("server.workers", "must be 1 on this store; several processes need PostgreSQL")
+    listening = bind(settings.server.host, settings.server.port)
+    address, port = listening.getsockname()[:2]
+    where = f"http://{f'[{address}]' if ':' in address else address}:{port}"
+    log.info("listening on %s, store %s", where, without_password(settings.store))
+    if workers == 1:
+        _run_one(settings, listening)
+    else:
+        Supervisor(settings, listening).run()
+    log.info("stopped")
+    return 0
+
+
+class Supervisor:
+    """Keeps several serving processes alive; a new one takes the place of one that dies, with backoff."""
+
+    def __init__(self, settings: ServerSettings, listening: socket.socket) -> None:
+        self._settings = settings
+        self._listening = listening
+        self._context = multiprocessing.get_context("spawn")
+        self._stopping = False
+
+    def run(self) -> None:
+        for each in SIGNALS:
+            signal.signal(each, self._stop)
+        rest = FIRST_REST_SECONDS
+        began = time.monotonic()
+        processes = [self._start() for _ in range(self._settings.server.workers)]
+        while not self._stopping:
+            wait([process.sentinel for process in processes], timeout=0.5)
+            dead = [process for process in processes if not process.is_alive()]
+            if not dead or self._is_stopping():
+                continue
+            rest = FIRST_REST_SECONDS if time.monotonic() - began > LONGEST_REST_SECONDS else rest * 2
+            log.warning("%d serving processes died; starting others in %.1f s", len(dead), rest)
+            time.sleep(min(rest, LONGEST_REST_SECONDS))
+            began = time.monotonic()
+            processes = [process for process in processes if process not in dead]
+            processes += [] if self._is_stopping() else [self._start() for _ in dead]
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.join()
+
+    def _start(self) -> multiprocessing.process.BaseProcess:
+        process = self._context.Process(target=_run_one, args=(self._settings, self._listening), daemon=False)
+        process.start()
+        return process
+
+    def _is_stopping(self) -> bool:
+        return self._stopping  # a signal sets it at any moment
+
+    def _stop(self, *_: object) -> None:
+        self._stopping = True

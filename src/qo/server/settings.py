@@ -1,0 +1,184 @@
+"""What can be set on a server: defaults written once, validated on construction."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from qo.core.errors import Invalid
+from qo.core.polling import (
+    DEFAULT_BACKOFF_MULTIPLIER,
+    DEFAULT_BACKOFF_THRESHOLD,
+    DEFAULT_FORGET_AFTER_SECONDS,
+    DEFAULT_GROUP_INTERVAL_MS,
+    DEFAULT_GROUP_MAX_INTERVAL_MS,
+    GroupBackoff,
+    PollingStrategy,
+)
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 6632
+AUTH = ("none", "token")
+LOG_FORMATS = ("text", "json")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListenSettings:
+    """Where the server listens, and to whom.
+
+    host           the address to listen on; anything but loopback needs authentication
+    port           0 lets the system choose one
+    workers        processes that share the port (PostgreSQL only)
+    auth           none, or token: every call but the health checks needs a token
+    insecure       listen beyond loopback without authentication; whoever reaches the port may do everything
+    stop_seconds   how long a server that is told to stop lets calls that are under way finish
+    """
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+    workers: int = 1
+    auth: str = AUTH[0]
+    insecure: bool = False
+    stop_seconds: float = 30
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise Invalid("server.port", f"must be from 0 to 65535, not {self.port}")
+        if self.workers < 1:
+            raise Invalid("server.workers", f"must be at least 1, not {self.workers}")
+        if self.auth not in AUTH:
+            raise Invalid("server.auth", f"must be one of {', '.join(AUTH)}, not '{self.auth}'")
+        if self.stop_seconds < 0:
+            raise Invalid("server.stop_seconds", "must not be negative")
+        if self.auth == "none" and not self.insecure and not is_loopback(self.host):
+            raise Invalid(
+                "server.host",
+                f"'{self.host}' can be reached from other machines, so it needs authentication: set auth to 'token' "
+                "(and make one with `qo token create`), or say `--insecure` if everyone who can reach it may do "
+                "everything",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """What one request, one client and all of them together may ask for.
+
+    body_bytes           of one request
+    batch                messages, settlements or ids in one request
+    header_bytes         the request line and all headers of one request
+    wait_ms              how long one request may wait
+    waiters              requests that wait at once, in one process
+    waiters_per_client   the same, of one token or, without tokens, of one address
+    request_seconds      a request must have arrived this long after it began, a connection's first one after it opened
+    stall_seconds        a client that takes nothing of its answer for so long is cut off
+    keep_alive_seconds   a connection with nothing to say is closed after this
+    """
+
+    body_bytes: int = 16 * MEBIBYTE
+    batch: int = 10_000
+    header_bytes: int = 32 * 1024
+    wait_ms: int = 600_000
+    waiters: int = 20_000
+    waiters_per_client: int = 10_000
+    request_seconds: float = 30
+    stall_seconds: float = 30
+    keep_alive_seconds: float = 75
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not getattr(self, name) > 0:
+                raise Invalid(f"limits.{name}", "must be greater than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PollSettings:
+    """How waiting claims are served from a store that cannot wake us; see `core.polling`.
+
+    check_interval_ms     at first, how often the store is asked whether others wrote, while someone waits
+    group_interval_ms     the least rest between two looks for one group of waiting claims
+    max_interval_ms       the longest of both
+    backoff_threshold     looks in vain before a group rests longer
+    backoff_multiplier    how the rest grows
+    forget_after_seconds  a group that nobody waits in for so long begins anew
+    """
+
+    check_interval_ms: float = 50
+    group_interval_ms: float = DEFAULT_GROUP_INTERVAL_MS
+    max_interval_ms: float = DEFAULT_GROUP_MAX_INTERVAL_MS
+    backoff_threshold: int = DEFAULT_BACKOFF_THRESHOLD
+    backoff_multiplier: float = DEFAULT_BACKOFF_MULTIPLIER
+    forget_after_seconds: float = DEFAULT_FORGET_AFTER_SECONDS
+
+    def __post_init__(self) -> None:
+        self.strategy()
+        self.backoff()
+
+    def strategy(self) -> PollingStrategy:
+        return PollingStrategy.adaptive(self.check_interval_ms, self.max_interval_ms, self.backoff_multiplier)
+
+    def backoff(self) -> GroupBackoff:
+        return GroupBackoff(
+            interval=timedelta(milliseconds=self.group_interval_ms),
+            max_interval=timedelta(milliseconds=self.max_interval_ms),
+            threshold=self.backoff_threshold,
+            multiplier=self.backoff_multiplier,
+            forget_after=timedelta(seconds=self.forget_after_seconds),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """What is written to standard error. Never a payload, never a secret.
+
+    level     debug, info, warning or error
+    format    text, or json: one object per line
+    requests  a line for each request: its id, route, status and time
+    """
+
+    level: str = "info"
+    format: str = LOG_FORMATS[0]
+    requests: bool = False
+
+    def __post_init__(self) -> None:
+        if self.level not in LOG_LEVELS:
+            raise Invalid("log.level", f"must be one of {', '.join(LOG_LEVELS)}, not '{self.level}'")
+        if self.format not in LOG_FORMATS:
+            raise Invalid("log.format", f"must be one of {', '.join(LOG_FORMATS)}, not '{self.format}'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricSettings:
+    """What the metrics show.
+
+    queues   how many queues are shown by name, the first ones in the alphabet; 0: none
+    """
+
+    queues: int = 100
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.queues <= 1000:
+            raise Invalid("metrics.queues", f"must be from 0 to 1000, not {self.queues}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSettings:
+    """Everything that can be set on a server."""
+
+    store: str
+    server: ListenSettings = field(default_factory=ListenSettings)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    polling: PollSettings = field(default_factory=PollSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+    metrics: MetricSettings = field(default_factory=MetricSettings)
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
