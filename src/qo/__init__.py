@@ -35,8 +35,7 @@ from qo.core.outcome import DeadLetter, Depth, Job, JobState
 from qo.core.polling import PollingStrategy
 from qo.core.queue import History, QueueSettings
 from qo.core.retry import RetryPolicy
-
-__version__ = "0.1.0"
+from qo.core.version import __version__ as __version__
 
 __all__ = [
     "AlreadyExists",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from types import TracebackType
 
 from qo.broker.broker import Broker
 from qo.broker.clock import Clock
 from qo.client.client import Client
+from qo.client.front import Front
 from qo.client.sync import SyncClient
 from qo.core.errors import Invalid
 from qo.core.polling import PollingStrategy
@@ -16,16 +19,24 @@ from qo.stores.opening import DEFAULT_URL, open_engine
 class Connecting:
     """What `connect` returns: enter it with `async with` for a `Client`, with `with` for a `SyncClient`."""
 
-    def __init__(self, url: str, polling: PollingStrategy | None, clock: Clock | None) -> None:
+    def __init__(
+        self, url: str | Sequence[str], polling: PollingStrategy | None, clock: Clock | None, token: str | None
+    ) -> None:
         self._url = url
         self._polling = polling
         self._clock = clock
+        self._token = token
         self._client: Client | None = None
         self._sync: SyncClient | None = None
 
     async def open(self) -> Client:
         """Open without a context manager; then close the client yourself."""
-        store = await open_engine(self._url, clock=None if self._clock is None else self._clock.now)
+        now = None if self._clock is None else self._clock.now
+        if not isinstance(self._url, str) or is_server(self._url):
+            return Client(_remote_front(self._url, self._token, now))
+        if self._token is not None:
+            raise Invalid("token", "is for http:// and https:// URLs")
+        store = await open_engine(self._url, clock=now)
         return Client(Broker(store, clock=self._clock, polling=self._polling))
 
     def open_sync(self) -> SyncClient:
@@ -53,17 +64,40 @@ class Connecting:
             self._sync.close()
 
 
+def is_server(url: str) -> bool:
+    return url.startswith(("http://", "https://"))
+
+
+def _remote_front(url: str | Sequence[str], token: str | None, now: Callable[[], datetime] | None) -> Front:
+    try:
+        from qo.client.remote.front import RemoteFront  # noqa: PLC0415 - only when asked for
+        from qo.client.remote.transport import Transport, read_addresses  # noqa: PLC0415
+    except ImportError as error:
+        if error.name not in ("aiohttp", "yarl"):
+            raise
+        raise Invalid("url", "needs the HTTP client; install it with: pip install 'qo-queue[http]'") from None
+    return RemoteFront(Transport(read_addresses(url), token), now)
+
+
 def connect(
-    url: str = DEFAULT_URL, *, polling: PollingStrategy | None = None, clock: Clock | None = None
+    url: str | Sequence[str] = DEFAULT_URL,
+    *,
+    polling: PollingStrategy | None = None,
+    clock: Clock | None = None,
+    token: str | None = None,
 ) -> Connecting:
-    """Connect to a store by URL.
+    """Connect to a store, or to a server, by URL.
 
     `async with qo.connect("sqlite:///qo.db") as client` gives the async client,
-    `with qo.connect(...) as client` the sync one. `polling` says how often to ask
+    `with qo.connect(...) as client` the sync one. Several servers may be given in
+    a list, or with commas between them; a call goes to the next when one fails.
+    `token` is what a server asks for. `polling` says how often to ask a store
     whether another process wrote, while someone waits. `clock` is for tests.
     """
-    if not isinstance(url, str):
-        raise Invalid("url", f"must be text, not {type(url).__name__}")
+    if not isinstance(url, str) and not (isinstance(url, list | tuple) and all(isinstance(each, str) for each in url)):
+        raise Invalid("url", f"must be text, or a list of servers, not {type(url).__name__}")
+    if not url:
+        raise Invalid("url", "must not be empty")
     if polling is not None and not isinstance(polling, PollingStrategy):
         raise Invalid("polling", f"must be a PollingStrategy, not {type(polling).__name__}")
-    return Connecting(url, polling, clock)
+    return Connecting(url, polling, clock, token)

@@ -13,9 +13,10 @@ from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.stores.store import Engine
 from tests.clock import ManualClock
+from tests.conformance.remote import over_http
 from tests.postgres import NEWEST, OLDEST, Server, new_schema
 
-ENGINES = ["sqlite-file", "sqlite-memory", f"postgres-{NEWEST}", f"postgres-{OLDEST}"]
+ENGINES = ["sqlite-file", "sqlite-memory", f"postgres-{NEWEST}", f"postgres-{OLDEST}", "http-sqlite", "http-postgres"]
 if chosen := os.environ.get("QO_ENGINES"):
     ENGINES = chosen.split(",")  # postgres-15 too, where the machine has it
 
@@ -37,6 +38,9 @@ def servers() -> Iterator[dict[int, Server]]:
 @pytest.fixture(params=ENGINES)
 async def store(request, tmp_path, clock, servers) -> AsyncIterator[Engine]:
     kind, _, which = request.param.partition("-")
+    behind_a_server = kind == "http"
+    if behind_a_server:
+        kind, which = which, "memory" if which == "sqlite" else str(NEWEST)
     engine: Engine
     if kind == "sqlite":
         path = ":memory:" if which == "memory" else str(tmp_path / "qo.db")
@@ -45,5 +49,9 @@ async def store(request, tmp_path, clock, servers) -> AsyncIterator[Engine]:
         server = servers.get(int(which)) or servers.setdefault(int(which), Server(int(which)).start())
         address = replace(read_address(server.url), schema=new_schema(), wake="notify", pool=3)
         engine = await PostgresEngine.open(address, clock=clock.now, draw=lambda: 0.5)
-    yield engine
-    await engine.close()
+    if behind_a_server:
+        async with over_http(engine, clock) as remote:
+            yield remote
+    else:
+        yield engine
+        await engine.close()

@@ -9,6 +9,7 @@ from typing import Self
 from qo.client.front import Front
 from qo.client.job import JobHandle
 from qo.client.queue import Queue
+from qo.client.tokens import Tokens
 from qo.core.errors import RolledBack
 from qo.core.lane import Filter, Start, read_start
 from qo.core.lease import Settlement, Undone, Unit
@@ -57,6 +58,11 @@ class Client:
             raise RolledBack(f"nothing was done: {answer.reason} (item {answer.item})", item=answer.item)
         pushed = [each for each in answer.pushed if not isinstance(each, Refused)]
         return [JobHandle(self.front, each.id, isinstance(each, Duplicate)) for each in pushed]
+
+    @property
+    def tokens(self) -> Tokens:
+        """Who may come in, where a server asks for tokens."""
+        return Tokens(self.front)
 
     async def health(self) -> Health:
         """What the store says about itself."""

@@ -11,12 +11,15 @@ from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.outcome import Job
 
 if TYPE_CHECKING:
-    from qo.stores.store import Admin, Inspect
+    from qo.stores.store import Access, Admin, Inspect
 
 
 class Front(Protocol):
     @property
     def admin(self) -> Admin: ...
+
+    @property
+    def access(self) -> Access: ...
 
     @property
     def inspect(self) -> Inspect: ...
@@ -27,7 +30,7 @@ class Front(Protocol):
 
     async def claim(self, want: Want) -> Claimed | Nothing: ...
 
-    async def claim_or_wait(self, want: Want, until: datetime | None) -> Claimed | Nothing: ...
+    async def claim_or_wait(self, want: Want, until: datetime | None, priority: int = 0) -> Claimed | Nothing: ...
 
     async def settle(
         self, settlements: Sequence[Settlement], then: Sequence[Want] = ()

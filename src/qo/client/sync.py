@@ -22,7 +22,7 @@ from qo.client.delivery import Delivery
 from qo.client.outgoing import Message
 from qo.client.portal import Portal
 from qo.client.queue import Length, Queue
-from qo.client.sync_handles import SyncDeadLetters, SyncDelivery, SyncJobHandle
+from qo.client.sync_handles import SyncDeadLetters, SyncDelivery, SyncJobHandle, SyncTokens
 from qo.core.errors import Closed, Invalid
 from qo.core.lane import Start
 from qo.core.lease import Settlement, Verdict
@@ -296,6 +296,10 @@ class SyncClient:
             self._client.transact(settlements, pushes, refuse_duplicates=refuse_duplicates, nonce=nonce)
         )
         return [SyncJobHandle(self._portal, handle) for handle in handles]
+
+    @property
+    def tokens(self) -> SyncTokens:
+        return SyncTokens(self._portal, self._client.tokens)
 
     def health(self) -> Health:
         return self._portal.call(self._client.health())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +12,8 @@ from qo.client.delivery import Delivery
 from qo.client.job import JobHandle
 from qo.client.portal import Portal
 from qo.client.queue import Length
+from qo.client.tokens import Tokens
+from qo.core.access import Token
 from qo.core.lease import Report, Settlement, Verdict
 from qo.core.outcome import CancelAnswer, DeadLetter, Event, Job, JobState
 from qo.core.queue import DEFAULT_LEASE
@@ -113,3 +115,27 @@ class SyncDeadLetters:
 
     def purge(self, *ids: str) -> int:
         return self._portal.call(self._dead.purge(*ids))
+
+
+class SyncTokens:
+    """Who may come in; see `Tokens`."""
+
+    def __init__(self, portal: Portal, tokens: Tokens) -> None:
+        self._portal = portal
+        self._tokens = tokens
+
+    def create(
+        self,
+        name: str,
+        scopes: Collection[str],
+        *,
+        prefixes: Collection[str] = (),
+        expires_at: datetime | None = None,
+    ) -> tuple[Token, str]:
+        return self._portal.call(self._tokens.create(name, scopes, prefixes=prefixes, expires_at=expires_at))
+
+    def list(self) -> Sequence[Token]:
+        return self._portal.call(self._tokens.list())
+
+    def revoke(self, id: str) -> bool:
+        return self._portal.call(self._tokens.revoke(id))

@@ -19,7 +19,10 @@ from qo.core.names import checked_name
 
 TOKEN_PREFIX = "qo"  # noqa: S105 - it begins every token, and opens nothing
 SECRET_BYTES = 32
+ID_BYTES = 6
+DIGEST_BYTES = 32
 _TOKEN = re.compile(r"^qo_([0-9a-f]{12})_([0-9a-f]{64})$")
+_ID = re.compile(r"^[0-9a-f]{12}$")
 
 
 class Scope(StrEnum):
@@ -42,6 +45,10 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
 
     def __post_init__(self) -> None:
+        if not _ID.match(self.id):
+            raise Invalid("id", f"must be {2 * ID_BYTES} hexadecimal digits, not '{self.id}'")
+        if len(self.digest) not in (0, DIGEST_BYTES):
+            raise Invalid("digest", f"must be a SHA-256, {DIGEST_BYTES} bytes")
         checked_name("name", self.name)
         if not self.scopes:
             raise Invalid("scopes", f"must name at least one of {', '.join(Scope)}")
@@ -75,6 +82,30 @@ def token_parts(text: str) -> tuple[str, bytes] | None:
 
 def digest_of(secret: bytes) -> bytes:
     return hashlib.sha256(secret).digest()
+
+
+def new_token(
+    id: bytes,
+    secret: bytes,
+    name: str,
+    scopes: Collection[str],
+    prefixes: Collection[str],
+    now: datetime,
+    expires_at: datetime | None,
+) -> tuple[Token, str]:
+    """A token to store, and the text to give to its holder. `id` and `secret` are random."""
+    if expires_at is not None and expires_at.tzinfo is None:
+        raise Invalid("expires_at", "must have a time zone")
+    token = Token(
+        id=id.hex(),
+        name=name,
+        digest=digest_of(secret),
+        scopes=read_scopes(scopes),
+        prefixes=tuple(prefixes),
+        created_at=now,
+        expires_at=expires_at,
+    )
+    return token, token_text(token.id, secret)
 
 
 def read_scopes(values: Collection[str]) -> tuple[Scope, ...]:

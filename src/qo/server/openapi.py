@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-import qo
+from qo.core.version import __version__
 from qo.server.router import Route
 from qo.wire.problems import CONTENT, KINDS, Problem
 
@@ -36,7 +36,7 @@ def describe(routes: Sequence[Route]) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "qo",
-            "version": qo.__version__,
+            "version": __version__,
             "description": "A durable queue. Errors are problems (RFC 9457).",
         },
         "paths": paths,

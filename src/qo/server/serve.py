@@ -107,7 +107,8 @@ def _run_one(settings: ServerSettings, listening: socket.socket) -> None:
 def bind(host: str, port: int) -> socket.socket:
     """A socket that listens; said in a sentence if it cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # The protocol is named, because event loops switch Nagle's delay off only where it is.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))

@@ -15,7 +15,8 @@ from qo.core.names import suggestion
 from qo.stores.store import Engine
 
 DEFAULT_URL = "sqlite:///qo.db"
-SCHEMES = ("sqlite", "postgresql")
+SCHEMES = ("sqlite", "postgresql", "http", "https")
+"""What a URL may begin with; those of a server are `connect`'s to open."""
 
 
 async def open_engine(url: str, *, clock: Callable[[], datetime] | None = None) -> Engine:

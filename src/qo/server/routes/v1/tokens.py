@@ -6,7 +6,7 @@ import secrets
 
 import msgspec
 
-from qo.core.access import SECRET_BYTES, Token, digest_of, read_scopes, token_text
+from qo.core.access import DIGEST_BYTES, ID_BYTES, SECRET_BYTES, Token, new_token
 from qo.core.errors import Invalid
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
@@ -22,20 +22,25 @@ async def tokens(house: House, _: Request) -> Response:
 
 async def create(house: House, request: Request) -> Response:
     body = request.read(_new)
-    if body.expires_at is not None and body.expires_at.tzinfo is None:
-        raise Invalid("expires_at", "must have a time zone")
-    secret = secrets.token_bytes(SECRET_BYTES)
-    token = Token(
-        id=secrets.token_hex(6),
-        name=body.name,
-        digest=digest_of(secret),
-        scopes=read_scopes(body.scopes),
-        prefixes=tuple(body.prefixes),
-        created_at=house.broker.now(),
-        expires_at=body.expires_at,
-    )
+    id, secret = secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES)
+    token, text = new_token(id, secret, body.name, body.scopes, body.prefixes, house.broker.now(), body.expires_at)
+    shown: str | None = text
+    if body.id is not None or body.digest is not None:
+        token, shown = _with_digest(token, body), None
     await house.broker.access.add_token(token)
-    return reply(NewTokenReply(write_token(token), token_text(token.id, secret)), 201)
+    return reply(NewTokenReply(write_token(token), shown), 201)
+
+
+def _with_digest(token: Token, body: NewTokenBody) -> Token:
+    if body.id is None or body.digest is None:
+        raise Invalid("digest", "goes with an id, and an id with a digest")
+    try:
+        digest = bytes.fromhex(body.digest)
+    except ValueError:
+        raise Invalid("digest", "must be hexadecimal") from None
+    if len(digest) != DIGEST_BYTES:
+        raise Invalid("digest", f"must be a SHA-256, {DIGEST_BYTES} bytes")
+    return msgspec.structs.replace(token, id=body.id, digest=digest)
 
 
 async def revoke(house: House, request: Request) -> Response:

@@ -1,0 +1,33 @@
+"""access: tokens, kept by a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from qo.client.remote.transport import Transport
+from qo.core.access import Token
+from qo.wire.looking import DeletedReply, NewTokenBody, TokensReply, read_token
+
+
+class RemoteAccess:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def add_token(self, token: Token) -> None:
+        """The secret does not travel: its digest does."""
+        scopes, prefixes = [each.value for each in token.scopes], list(token.prefixes)
+        body = NewTokenBody(token.name, scopes, prefixes, token.expires_at, token.id, token.digest.hex())
+        await self._transport.call("POST", "/v1/tokens", body)
+
+    async def token(self, id: str) -> Token | None:
+        return next((token for token in await self.tokens() if token.id == id), None)
+
+    async def tokens(self) -> Sequence[Token]:
+        answer = await self._transport.call("GET", "/v1/tokens")
+        return [read_token(each) for each in msgspec.json.decode(answer.body, type=TokensReply).tokens]
+
+    async def remove_token(self, id: str) -> bool:
+        answer = await self._transport.call("DELETE", f"/v1/tokens/{id}")
+        return msgspec.json.decode(answer.body, type=DeletedReply).deleted

@@ -1,0 +1,176 @@
+"""front: the broker's calls, made to a server."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from qo.client.remote.access import RemoteAccess
+from qo.client.remote.admin import RemoteAdmin
+from qo.client.remote.inspect import RemoteInspect
+from qo.client.remote.transport import Answer, Transport
+from qo.core.errors import Closed, NotFound, RolledBack, TimedOut
+from qo.core.lease import (
+    Claimed,
+    Done,
+    Extended,
+    Extension,
+    Lost,
+    Nothing,
+    Settled,
+    Settlement,
+    Undone,
+    Unit,
+    Want,
+)
+from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Stored, id_text
+from qo.core.outcome import Job
+from qo.wire.claims import (
+    ClaimBody,
+    ClaimReply,
+    ExtendBody,
+    ExtendReply,
+    SettleBody,
+    SettleReply,
+    UnitBody,
+    UnitReply,
+    read_claimed,
+    read_deliveries,
+    read_held,
+    read_settled,
+    want_fields,
+    write_extension,
+    write_settlement,
+    write_want,
+)
+from qo.wire.looking import JobBody, read_job
+from qo.wire.messages import BatchBody, PushReply, read_pushed, write_message
+
+LONGEST_WAIT_MS = 30_000
+"""One request waits so long at most; a longer wait is several."""
+
+_pushed = msgspec.json.Decoder(PushReply).decode
+_claimed = msgspec.json.Decoder(ClaimReply).decode
+_settled = msgspec.json.Decoder(SettleReply).decode
+_extended = msgspec.json.Decoder(ExtendReply).decode
+_unit = msgspec.json.Decoder(UnitReply).decode
+_job = msgspec.json.Decoder(JobBody).decode
+
+
+class RemoteFront:
+    """What `Broker` is in the same process, on the other side of HTTP."""
+
+    def __init__(self, transport: Transport, now: Callable[[], datetime] | None = None) -> None:
+        self._transport = transport
+        self._now = now or _utc_now
+        self.admin = RemoteAdmin(transport)
+        self.inspect = RemoteInspect(transport)
+        self.access = RemoteAccess(transport)
+
+    def now(self) -> datetime:
+        return self._now()
+
+    async def push(self, messages: Sequence[NewMessage], nonce: str | None = None) -> Sequence[Pushed]:
+        """Safe to send again without a nonce: the messages bring their ids, and the store knows those that it has."""
+        body = BatchBody([write_message(each) for each in messages])
+        answer = await self._transport.call("POST", "/v1/messages", body, key=nonce)
+        pushed = read_pushed(_pushed(answer.body).messages)
+        return [_own(message, each) for message, each in zip(messages, pushed, strict=True)]
+
+    async def claim(self, want: Want) -> Claimed | Nothing:
+        return await self._claim(want, 0, 0)
+
+    async def claim_or_wait(self, want: Want, until: datetime | None, priority: int = 0) -> Claimed | Nothing:
+        """Closing the client answers nothing, as it does in the same process."""
+        if self._transport.is_closed():
+            raise Closed("this client was closed")
+        try:
+            while True:
+                left = LONGEST_WAIT_MS if until is None else int((until - self.now()).total_seconds() * 1000)
+                answer = await self._claim(want, min(left, LONGEST_WAIT_MS), priority)
+                if isinstance(answer, Claimed) or (until is not None and self.now() >= until):
+                    return answer
+        except Closed:
+            if not self._transport.is_closed():
+                raise
+            return Nothing(None)
+
+    async def _claim(self, want: Want, wait_ms: int, priority: int) -> Claimed | Nothing:
+        """Each try has a token of its own: what a lost answer took is not mixed with what the next one takes."""
+        path, waits = "/v1/claim", max(wait_ms, 0) / 1000
+        body = ClaimBody(**want_fields(want), wait=wait_ms > 0, timeout_ms=max(wait_ms, 0), priority=priority)
+        answer = await self._transport.call("POST", path, body, waits=waits, fresh=_another_token)
+        if answer.status == 204:
+            return _nothing(answer)
+        return Claimed(read_deliveries(_claimed(answer.body).messages))
+
+    async def settle(
+        self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
+    ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
+        body = SettleBody([write_settlement(each) for each in settlements], [write_want(each) for each in then])
+        answer = await self._transport.call("POST", "/v1/settle", body, fresh=_other_tokens)
+        reply = _settled(answer.body)
+        return read_settled(reply.items), [read_claimed(each) for each in reply.claimed]
+
+    async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]:
+        body = ExtendBody([write_extension(each) for each in extensions])
+        answer = await self._transport.call("POST", "/v1/extend", body)
+        return [read_held(each) for each in _extended(answer.body).leases]
+
+    async def transact(self, unit: Unit) -> Done | Undone:
+        body = UnitBody(
+            [write_settlement(each) for each in unit.settlements],
+            [write_message(each) for each in unit.pushes],
+            unit.refuse_duplicates,
+        )
+        key = unit.nonce or secrets.token_hex(16)
+        try:
+            answer = await self._transport.call("POST", "/v1/units", body, key=key)
+        except RolledBack as error:
+            return Undone(str(error), error.item or 0)
+        reply = _unit(answer.body)
+        return Done(tuple(read_settled(reply.settled)), tuple(read_pushed(reply.pushed)))
+
+    async def finished(self, id: MessageId, until: datetime | None) -> Job | None:
+        while True:
+            left = LONGEST_WAIT_MS if until is None else int((until - self.now()).total_seconds() * 1000)
+            wait_ms = max(0, min(left, LONGEST_WAIT_MS))
+            path = f"/v1/jobs/{id_text(id)}/result?wait=true&timeout_ms={wait_ms}"
+            try:
+                answer = await self._transport.call("GET", path, waits=wait_ms / 1000)
+            except NotFound:
+                return None
+            job = read_job(_job(answer.body))
+            if answer.status != 202:
+                return job
+            if until is not None and self.now() >= until:
+                raise TimedOut(f"job {job.id} is {job.state}; it goes on")
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+
+def _own(message: NewMessage, answer: Pushed) -> Pushed:
+    """A message that is a duplicate of itself was stored by a try whose answer was lost."""
+    return Stored(message.id) if isinstance(answer, Duplicate) and answer.id == message.id else answer
+
+
+def _utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _another_token(body: ClaimBody) -> None:
+    body.token = secrets.token_hex(16)
+
+
+def _other_tokens(body: SettleBody) -> None:
+    for want in body.then:
+        want.token = secrets.token_hex(16)
+
+
+def _nothing(answer: Answer) -> Nothing:
+    again = answer.headers.get("qo-ask-again")
+    return Nothing(None if again is None else datetime.fromisoformat(again), "qo-owner-limited" in answer.headers)

@@ -1,0 +1,41 @@
+"""Tokens for the server: who may come in."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from qo.client.front import Front
+from qo.core.access import ID_BYTES, SECRET_BYTES, Token, new_token
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    front: Front
+
+    async def create(
+        self,
+        name: str,
+        scopes: Collection[str],
+        *,
+        prefixes: Collection[str] = (),
+        expires_at: datetime | None = None,
+    ) -> tuple[Token, str]:
+        """Make a token with scopes of produce, consume and admin, for all queues or those with a prefix.
+
+        Answers it and its text, which is shown only now: what is stored is a digest of its secret.
+        """
+        id, secret = secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES)
+        token, text = new_token(id, secret, name, scopes, prefixes, self.front.now(), expires_at)
+        await self.front.access.add_token(token)
+        return token, text
+
+    async def list(self) -> Sequence[Token]:
+        """Oldest first."""
+        return await self.front.access.tokens()
+
+    async def revoke(self, id: str) -> bool:
+        """It opens nothing any more; servers notice within ten seconds. Whether there was one."""
+        return await self.front.access.remove_token(id)

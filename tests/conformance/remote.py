@@ -1,0 +1,106 @@
+"""An engine behind a real server: every verb goes over HTTP, what is not on the wire goes to the engine itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from uvicorn.server import ServerState
+
+from qo.broker.broker import Broker
+from qo.client.remote.front import RemoteFront
+from qo.client.remote.transport import Transport
+from qo.core.lease import Claimed, Done, Nothing, Settled, Settlement, Undone, Unit, Want
+from qo.core.message import NewMessage, Pushed
+from qo.server.house import House
+from qo.server.serve import bind, furnished, uvicorn_config
+from qo.server.settings import LimitSettings, ListenSettings, ServerSettings
+from qo.stores.store import Engine
+from tests.clock import ManualClock
+
+
+class Running:
+    """A server on the test's own event loop: the protocol and the application, without uvicorn's loop around them."""
+
+    def __init__(self, url: str, house: House, state: ServerState, listening: asyncio.Server) -> None:
+        self.url = url
+        self.house = house
+        self.state = state
+        self._listening = listening
+
+    @property
+    def connections(self) -> int:
+        return len(self.state.connections)
+
+    async def stop(self) -> None:
+        self._listening.close()
+        await self.house.stop()
+        for connection in list(self.state.connections):
+            connection.shutdown()
+        while self.state.tasks:
+            await asyncio.wait(self.state.tasks)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    broker: Broker, *, limits: LimitSettings | None = None, listen: ListenSettings | None = None
+) -> AsyncIterator[Running]:
+    """A server on a free port, in front of a broker."""
+    settings = ServerSettings(store="", limits=limits or LimitSettings(), server=listen or ListenSettings(port=0))
+    async with furnished(settings, broker) as (house, app):
+        config = uvicorn_config(app, settings)
+        config.load()
+        state = ServerState()
+        listening = await asyncio.get_running_loop().create_server(
+            lambda: config.http_protocol_class(config, state, {}), sock=bind("127.0.0.1", 0)
+        )
+        running = Running(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", house, state, listening)
+        try:
+            yield running
+        finally:
+            await running.stop()
+
+
+class OverHttp:
+    """The verbs of an engine, each asked of the server. A batch of claims or units is one call for each."""
+
+    def __init__(self, engine: Engine, front: RemoteFront) -> None:
+        self._engine = engine
+        self._front = front
+
+    async def push(self, messages: Sequence[NewMessage], *, nonce: str | None = None) -> Sequence[Pushed]:
+        return await self._front.push(messages, nonce)
+
+    async def claim(self, wants: Sequence[Want]) -> list[Claimed | Nothing]:
+        return [await self._front.claim(want) for want in wants]
+
+    async def settle(
+        self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
+    ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
+        return await self._front.settle(settlements, then)
+
+    async def extend(self, extensions: Sequence[Any]) -> Sequence[Any]:
+        return await self._front.extend(extensions)
+
+    async def transact(self, units: Sequence[Unit]) -> list[Done | Undone]:
+        return [await self._front.transact(unit) for unit in units]
+
+    def __getattr__(self, name: str) -> Any:
+        for part in (self._front.admin, self._front.inspect, self._front.access):
+            if hasattr(part, name):
+                return getattr(part, name)
+        return getattr(self._engine, name)
+
+
+@contextlib.asynccontextmanager
+async def over_http(engine: Engine, clock: ManualClock) -> AsyncIterator[OverHttp]:
+    broker = Broker(engine, clock=clock)
+    await broker._housekeeping.close()  # the tests tidy themselves
+    async with serving(broker) as running:
+        front = RemoteFront(Transport([running.url], None), clock.now)
+        try:
+            yield OverHttp(engine, front)
+        finally:
+            await front.close()
