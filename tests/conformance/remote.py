@@ -52,9 +52,10 @@ async def serving(
     async with furnished(settings, broker) as (house, app):
         config = uvicorn_config(app, settings)
         config.load()
+        protocol: Any = config.http_protocol_class
         state = ServerState()
         listening = await asyncio.get_running_loop().create_server(
-            lambda: config.http_protocol_class(config, state, {}), sock=bind("127.0.0.1", 0)
+            lambda: protocol(config, state, {}), sock=bind("127.0.0.1", 0)
         )
         running = Running(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", house, state, listening)
         try:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
-import qo
-from qo.cli import demo, doctor, migrate
+from qo.cli import config, dead, demo, doctor, messages, migrate, queues, serve, token
 from qo.core.errors import QoError
+from qo.core.version import __version__
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,11 +18,10 @@ def parser() -> argparse.ArgumentParser:
         description="qo is a durable queue and the workers that empty it.",
         epilog="`qo COMMAND --help` explains a command.",
     )
-    main.add_argument("--version", action="version", version=f"qo {qo.__version__}")
+    main.add_argument("--version", action="version", version=f"qo {__version__}")
     commands = main.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    demo.add_to(commands)
-    doctor.add_to(commands)
-    migrate.add_to(commands)
+    for each in (serve, messages, queues, dead, token, config, demo, doctor, migrate):
+        each.add_to(commands)
     return main
 
 
@@ -35,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # who reads us has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     return code
 
 

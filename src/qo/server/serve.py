@@ -58,7 +58,7 @@ async def furnished(settings: ServerSettings, broker: Broker | None = None) -> A
     """The application on an open store; closes what it opened."""
     if broker is None:
         engine = await open_engine(settings.store)
-        broker = Broker(engine, polling=settings.polling.strategy(), backoff=settings.polling.backoff())
+        broker = Broker(engine, polling=settings.long_polling.strategy(), backoff=settings.long_polling.backoff())
     listen = settings.server
     gate = Gate(broker.access, auth=listen.auth, local_only=is_loopback(listen.host))
     house = House(broker, settings, gate)

@@ -170,7 +170,7 @@ class ServerSettings:
     store: str
     server: ListenSettings = field(default_factory=ListenSettings)
     limits: LimitSettings = field(default_factory=LimitSettings)
-    polling: PollSettings = field(default_factory=PollSettings)
+    long_polling: PollSettings = field(default_factory=PollSettings)
     log: LogSettings = field(default_factory=LogSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)
 

@@ -28,6 +28,8 @@ async def open_engine(url: str, *, clock: Callable[[], datetime] | None = None) 
             return await _open_sqlite(url, options)
         case "postgresql" | "postgres":
             return await _open_postgres(url, options)
+        case "http" | "https":
+            raise Invalid("store", "names a server; what is wanted here is a store: sqlite:///… or postgresql://…")
         case _:
             known = ", ".join(f"{each}://" for each in SCHEMES)
             raise Invalid(

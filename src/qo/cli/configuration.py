@@ -1,0 +1,191 @@
+"""Configuration: qo.toml, the environment and flags, in that order of increasing weight.
+
+Every setting is a field of a settings class, which has its default and checks it;
+here are only its names. This is the one place that reads the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from qo.core.errors import Invalid
+from qo.core.names import suggestion
+from qo.server.settings import ServerSettings
+from qo.stores.opening import DEFAULT_URL
+
+FILE = "qo.toml"
+PREFIX = "QO_"
+CONFIG_VARIABLE = "QO_CONFIG"
+TOKEN_VARIABLE = "QO_TOKEN"  # noqa: S105 - its name
+
+ALIASES = {
+    "POLL_WORKER_INTERVAL": "long_polling.check_interval_ms",
+    "POLL_DB_INTERVAL": "long_polling.group_interval_ms",
+    "QUEUE_MAX_POLL_INTERVAL": "long_polling.max_interval_ms",
+    "QUEUE_BACKOFF_THRESHOLD": "long_polling.backoff_threshold",
+    "QUEUE_BACKOFF_MULTIPLIER": "long_polling.backoff_multiplier",
+    "QUEUE_BACKOFF_CLEANUP_THRESHOLD": "long_polling.forget_after_seconds",
+}
+"""Names that Queen MQ has for some settings. Ours weigh more."""
+
+WITHOUT_EFFECT = {
+    "POLL_WORKER_COUNT": "nothing polls in threads here",
+    "POLL_BACKOFF_THRESHOLD": "QUEUE_BACKOFF_THRESHOLD is what sets it",
+    "POLL_MAX_INTERVAL": "QUEUE_MAX_POLL_INTERVAL is what sets it",
+}
+"""Names that are accepted, with a warning."""
+
+
+class Setting(NamedTuple):
+    """A setting by its name in the file; its type and its default."""
+
+    key: str
+    kind: Any
+    default: Any
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.key.replace(".", "_").upper()
+
+
+class Value(NamedTuple):
+    """What is in effect, and where it came from."""
+
+    value: Any
+    source: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Configuration:
+    """Every setting, by key, and what should be said about what was given."""
+
+    values: dict[str, Value]
+    warnings: list[str]
+
+    def __getitem__(self, key: str) -> Any:
+        return self.values[key].value
+
+    def server_settings(self) -> ServerSettings:
+        """The settings of a server, checked as a whole."""
+        given: dict[str, Any] = {}
+        for part in dataclasses.fields(ServerSettings):
+            if part.name == "store":
+                given["store"] = self["store"]
+                continue
+            kind = typing.get_type_hints(ServerSettings)[part.name]
+            given[part.name] = kind(
+                **{each.name: self[f"{part.name}.{each.name}"] for each in dataclasses.fields(kind)}
+            )
+        return ServerSettings(**given)
+
+
+def settings() -> dict[str, Setting]:
+    """Every setting there is, by its key."""
+    found = {"store": Setting("store", str, DEFAULT_URL)}
+    for part, kind in typing.get_type_hints(ServerSettings).items():
+        if part == "store":
+            continue
+        kinds = typing.get_type_hints(kind)
+        for each in dataclasses.fields(kind):
+            key = f"{part}.{each.name}"
+            found[key] = Setting(key, kinds[each.name], each.default)
+    return found
+
+
+def read_configuration(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    path: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Configuration:
+    """What is in effect. Flags that are None were not given."""
+    around = os.environ if environment is None else environment
+    known = settings()
+    values = {key: Value(setting.default, "default") for key, setting in known.items()}
+    warnings = [f"{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in around]
+    for name, (key, text) in _from_file(known, path or around.get(CONFIG_VARIABLE)).items():
+        values[name] = Value(text, key)
+    values |= _from_environment(known, around)
+    for key, value in (flags or {}).items():
+        if value is not None:
+            values[key] = Value(value, f"--{key.rpartition('.')[2].replace('_', '-')}")
+    return Configuration(values, warnings)
+
+
+def token_of(given: str | None) -> str | None:
+    return given or os.environ.get(TOKEN_VARIABLE) or None
+
+
+def _from_environment(known: Mapping[str, Setting], around: Mapping[str, str]) -> dict[str, Value]:
+    """The aliases first: our own names weigh more. A name that is nearly one of ours is a mistake."""
+    found = {}
+    for alias, key in ALIASES.items():
+        if alias in around:
+            found[key] = Value(_read(alias, known[key], around[alias]), alias)
+    names = {setting.variable: setting for setting in known.values()}
+    sections = tuple({f"{PREFIX}{key.partition('.')[0].upper()}_" for key in known if "." in key})
+    for name in sorted(around):
+        if name in names:
+            found[names[name].key] = Value(_read(name, names[name], around[name]), name)
+        elif name.startswith(sections):
+            raise Invalid(name, "is not a setting" + suggestion(name, names))
+    return found
+
+
+def _from_file(known: Mapping[str, Setting], path: str | None) -> dict[str, tuple[str, Any]]:
+    file = Path(path or FILE)
+    if not file.exists():
+        if path is not None:
+            raise Invalid("config", f"there is no file {path}")
+        return {}
+    try:
+        document = tomllib.loads(file.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid("config", f"{file} is not TOML: {error}") from None
+    except OSError as error:
+        raise Invalid("config", f"{file} cannot be read: {error.strerror}") from None
+    found = {}
+    for key, value in _flat(document, known):
+        if key not in known:
+            raise Invalid(key, f"in {file}: is not a setting" + suggestion(key, known))
+        found[key] = (str(file), _checked(key, known[key], value))
+    return found
+
+
+def _flat(document: Mapping[str, Any], known: Mapping[str, Setting]) -> Sequence[tuple[str, Any]]:
+    sections = {key.partition(".")[0] for key in known if "." in key}
+    pairs: list[tuple[str, Any]] = []
+    for name, value in document.items():
+        if isinstance(value, Mapping) and name in sections:
+            pairs += [(f"{name}.{inner}", each) for inner, each in value.items()]
+        else:
+            pairs.append((name, value))
+    return pairs
+
+
+def _checked(key: str, setting: Setting, value: Any) -> Any:
+    if setting.kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not setting.kind:
+        raise Invalid(key, f"must be of type {setting.kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def _read(name: str, setting: Setting, text: str) -> Any:
+    """A value as the environment says it."""
+    if setting.kind is bool:
+        if text.lower() in ("1", "true", "yes", "on"):
+            return True
+        if text.lower() in ("0", "false", "no", "off", ""):
+            return False
+        raise Invalid(name, f"must be true or false, not '{text}'")
+    try:
+        return setting.kind(text)
+    except ValueError:
+        raise Invalid(name, f"must be of type {setting.kind.__name__}, not '{text}'") from None

@@ -1,0 +1,42 @@
+"""A client for a command: on the store or server that it names."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from qo.cli.configuration import read_configuration, token_of
+from qo.client.client import Client
+from qo.connect import connect
+
+Run = Callable[[Client, argparse.Namespace], Awaitable[int]]
+
+
+def on_a_store(command: argparse.ArgumentParser, run: Run) -> None:
+    """Give a command the options that say where it works, and run it there."""
+    command.add_argument(
+        "--store",
+        metavar="URL",
+        help="a store (sqlite:///…, postgresql://…) or a server (http://…); default: the configured one",
+    )
+    command.add_argument("--token", help="the token for a server (default: the variable QO_TOKEN)")
+    command.add_argument("--config", metavar="FILE", help="the configuration (default qo.toml, if there is one)")
+    command.add_argument("--json", action="store_true", help="print JSON")
+    command.set_defaults(run=lambda given: asyncio.run(_opened(given, run)))
+
+
+async def _opened(given: argparse.Namespace, run: Run) -> int:
+    url = str(read_configuration({"store": given.store}, path=given.config)["store"])
+    remote = url.startswith(("http://", "https://"))
+    async with connect(url, token=token_of(given.token) if remote else given.token) as client:
+        return await run(client, given)
+
+
+def add_command(
+    commands: Any, name: str, help: str, run: Run, description: str | None = None
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(name, help=help, description=description or help)
+    on_a_store(command, run)
+    return command
