@@ -9,6 +9,7 @@ from qo.broker.backoff import Backoffs
 from qo.broker.claim import Claims
 from qo.broker.clock import Clock, SystemClock
 from qo.broker.hints import HintCounters
+from qo.broker.ids import Ids
 from qo.broker.measured import Measured
 from qo.broker.push import Pushes
 from qo.broker.results import Results
@@ -37,6 +38,7 @@ class Broker:
         self._store = store
         self._clock = clock or SystemClock()
         self.metrics = Registry()
+        self._ids = Ids(self._clock.now)
         self._counters = HintCounters()
         self._backoffs = Backoffs(self._clock, backoff or GroupBackoff())
         measured = Measured(store, self.metrics)
@@ -71,6 +73,10 @@ class Broker:
 
     def now(self) -> datetime:
         return self._clock.now()
+
+    def new_ids(self, count: int) -> list[MessageId]:
+        """Ids for messages that are pushed next."""
+        return self._ids.take(count)
 
     async def push(self, messages: Sequence[NewMessage], nonce: str | None = None) -> Sequence[Pushed]:
         """Answered when stored."""

@@ -29,13 +29,17 @@ class Housekeeping:
         self._timer: Timer | None = None
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+        self._expected = False
+        """Whether it will run within a minute because of traffic."""
 
     def start(self) -> None:
         """Look once, to learn when there will be something to do."""
         self._due_at(self._clock.now())
 
     def traffic(self) -> None:
-        if self._task is None:
+        """Something was written: there will be something to tidy. Called for every write, so it is short."""
+        if not self._expected and self._task is None:
+            self._expected = True
             self._due_at(self._clock.now() + TIDY_AFTER_TRAFFIC)
 
     async def close(self) -> None:
@@ -55,6 +59,7 @@ class Housekeeping:
 
     def _begin(self) -> None:
         self._due = self._timer = None
+        self._expected = False
         if not self._closed and self._task is None:
             self._task = asyncio.create_task(self._tidy())
 

@@ -19,7 +19,7 @@ from qo.client.outgoing import Message, addressed
 from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Start, read_start
 from qo.core.lease import Claimed, Complete, LeaseToken, Nothing, Verdict, Want
-from qo.core.message import Dedupe, Duplicate, NewMessage, Stored, checked_id, message_ids
+from qo.core.message import Dedupe, Duplicate, NewMessage, Stored, checked_id
 from qo.core.names import DEFAULT_GROUP, DEFAULT_KIND, checked_key, checked_name
 from qo.core.outcome import Depth, GroupInfo, Job, JobState, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings, duration
@@ -95,8 +95,7 @@ class Queue:
         batch, now = list(messages), self.front.now()
         if not all(issubclass(kind, Message) for kind in set(map(type, batch))):
             raise Invalid("messages", "must be qo.Message objects; wrap each payload in one")
-        ids = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), len(batch))
-        return addressed(batch, self.name, ids, now)
+        return addressed(batch, self.name, self.front.new_ids(len(batch)), now)
 
     async def submit(self, kind: str, payload: Any = None, **options: Any) -> JobHandle:
         """Push a job of a kind: `push` with the kind first."""

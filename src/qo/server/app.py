@@ -43,8 +43,8 @@ class App:
     async def __call__(self, scope: Event, receive: Receive, send: Send) -> None:
         began = time.perf_counter()
         headers = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"")
-        id = given.decode() if _ID.match(given) else f"{self._prefix}-{next(self._numbers):x}"
+        given = headers.get(b"x-request-id")
+        id = given.decode() if given and _ID.match(given) else f"{self._prefix}-{next(self._numbers):x}"
         request = Request(scope, receive, headers, id)
         route: Route | None = None
         try:
@@ -64,7 +64,7 @@ class App:
 
     async def _answer(self, route: Route, request: Request) -> Answer:
         if route.scopes is not None:
-            request.caller = await self._house.gate.identify(request.headers, self._house.broker.now())
+            request.caller = await self._house.gate.identify(request.headers)
             if not route.decides:
                 queue = request.path.get("queue")
                 request.allow(route.scopes, None if queue is None else [queue])

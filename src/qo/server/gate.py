@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hmac
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -43,6 +44,9 @@ class Caller:
         return self.token is None or self.token.reaches([queue])
 
 
+ANYONE = Caller(None)
+
+
 class Remembered(NamedTuple):
     until: float
     token: Token | None
@@ -51,22 +55,28 @@ class Remembered(NamedTuple):
 class Gate:
     """Looks tokens up, and remembers for a few seconds what it found."""
 
-    def __init__(self, access: Access, *, auth: str, local_only: bool) -> None:
+    def __init__(self, access: Access, now: Callable[[], datetime], *, auth: str, local_only: bool) -> None:
         self._access = access
+        self._now = now
         self._open = auth == "none"
         self._local_only = local_only and self._open
         self._known: dict[str, Remembered] = {}
 
-    async def identify(self, headers: Mapping[bytes, bytes], now: datetime) -> Caller:
+    async def identify(self, headers: Mapping[bytes, bytes]) -> Caller:
         if self._open:
             self._check_origin(headers)
-            return Caller(None)
+            return ANYONE
         kind, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if not text:
             raise Unauthenticated(NO_TOKEN)
         parts = token_parts(text.strip()) if kind.lower() == "bearer" else None
         token = None if parts is None else await self._look_up(parts[0])
-        if parts is None or token is None or not hmac.compare_digest(parts[1], token.digest) or token.is_over(now):
+        if (
+            parts is None
+            or token is None
+            or not hmac.compare_digest(parts[1], token.digest)
+            or token.is_over(self._now())
+        ):
             raise Unauthenticated(BAD_TOKEN)
         return Caller(token)
 
@@ -88,15 +98,22 @@ class Gate:
 
         Browsers say where a page is from; and a name that was made to point to this machine is not this machine's.
         """
-        host = headers.get(b"host", b"").decode("latin-1")
+        host = headers.get(b"host", b"")
         origin = headers.get(b"origin")
-        if origin is not None and urlsplit(origin.decode("latin-1")).netloc != host:
+        if origin is not None and _place(origin) != host.decode("latin-1"):
             raise Forbidden("pages of other origins may not call a server that asks for no token")
-        if self._local_only and host and not is_loopback(_without_port(host)):
-            raise Forbidden(f"this server is for this machine only, and '{host}' is not its name")
+        if self._local_only and host and not _is_own_name(host):
+            raise Forbidden("this server is for this machine only, and the name it was called by is not its own")
 
 
-def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0]
+def _place(origin: bytes) -> str:
+    try:
+        return urlsplit(origin.decode("latin-1")).netloc
+    except ValueError:
+        return ""
+
+
+@lru_cache(maxsize=64)
+def _is_own_name(host: bytes) -> bool:
+    name = host.decode("latin-1")
+    return is_loopback(name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0])

@@ -26,6 +26,7 @@ class Patient(HttpToolsProtocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._in_head = True
+        self._under_way = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -42,6 +43,8 @@ class Patient(HttpToolsProtocol):
             if self._head_bytes > self.limits.header_bytes and self._head_is_longer(data):
                 return
         super().data_received(data)
+        if self._under_way and self._arriving is None:
+            self._expect()
 
     def _head_is_longer(self, data: bytes) -> bool:
         """The last piece may hold the end of the head and the beginning of a body."""
@@ -53,16 +56,18 @@ class Patient(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        if self._arriving is None:
-            self._expect()
+        self._under_way = True
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._stop(self._arriving)
-        self._arriving = None
+        """Mostly a request arrives in one piece, and needs no timer."""
+        self._under_way = False
+        if self._arriving is not None:
+            self._arriving.cancel()
+            self._arriving = None
         self._in_head, self._head_bytes = True, 0
         super().on_message_complete()
 

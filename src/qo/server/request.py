@@ -14,7 +14,7 @@ import msgspec
 from qo.core.access import Scope
 from qo.core.errors import Invalid, TooLarge
 from qo.core.names import checked_key, suggestion
-from qo.server.gate import Caller
+from qo.server.gate import ANYONE
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ class Request:
         self.client: str = client[0] if client else ""
         self.headers = headers
         self.id = id
-        self.caller = Caller(None)
+        self.caller = ANYONE
         self.path: dict[str, str] = {}
         self.query_text: bytes = scope["query_string"]
         self.body = b""

@@ -58,6 +58,7 @@ class WrongMethod(Exception):
         super().__init__(f"this path takes {self.allowed}")
 
 
+KNOWN_PATHS = 4096
 NO_ROUTE = "there is no such path; GET /v1/openapi.json lists those that there are"
 
 
@@ -76,6 +77,7 @@ class Router:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = list(routes)
         self._root = Node()
+        self._known: dict[tuple[str, bytes], tuple[Route, dict[str, str]]] = {}
         self._parameters = {route.name: route.parameters for route in self.routes}
         for route in self.routes:
             node = self._root
@@ -88,7 +90,16 @@ class Router:
             node.routes[route.method] = route
 
     def find(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
-        """The route, and what the path says in its parameters."""
+        """The route, and what the path says in its parameters. Paths that were found before are found at once."""
+        known = self._known.get((method, raw_path))
+        if known is None:
+            known = self._look_up(method, raw_path)
+            if len(self._known) >= KNOWN_PATHS:
+                self._known.clear()
+            self._known[method, raw_path] = known
+        return known
+
+    def _look_up(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         values: list[str] = []
         node = self._root
         for raw in raw_path.split(b"/")[1:]:

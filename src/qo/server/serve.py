@@ -60,7 +60,7 @@ async def furnished(settings: ServerSettings, broker: Broker | None = None) -> A
         engine = await open_engine(settings.store)
         broker = Broker(engine, polling=settings.long_polling.strategy(), backoff=settings.long_polling.backoff())
     listen = settings.server
-    gate = Gate(broker.access, auth=listen.auth, local_only=is_loopback(listen.host))
+    gate = Gate(broker.access, broker.now, auth=listen.auth, local_only=is_loopback(listen.host))
     house = House(broker, settings, gate)
     router = Router([*v1.ROUTES, *service.routes(v1.ROUTES)])
     show = broker.metrics
@@ -84,6 +84,7 @@ def uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # who is calling is not for a header to say
         date_header=True,
         backlog=BACKLOG,
         timeout_keep_alive=limits.keep_alive_seconds,  # type: ignore[arg-type]  # it is given to call_later

@@ -26,7 +26,7 @@ from qo.core.lease import (
     Unit,
     Want,
 )
-from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Stored, id_text
+from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Stored, id_text, message_ids
 from qo.core.outcome import Job
 from qo.wire.claims import (
     ClaimBody,
@@ -72,6 +72,9 @@ class RemoteFront:
 
     def now(self) -> datetime:
         return self._now()
+
+    def new_ids(self, count: int) -> list[MessageId]:
+        return message_ids(int(self.now().timestamp() * 1000), secrets.randbits(80), count)
 
     async def push(self, messages: Sequence[NewMessage], nonce: str | None = None) -> Sequence[Pushed]:
         """Safe to send again without a nonce: the messages bring their ids, and the store knows those that it has."""

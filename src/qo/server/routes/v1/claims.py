@@ -142,7 +142,7 @@ async def transact(house: House, request: Request) -> Response:
         request.allow(CONSUME, [])
     unit = Unit(
         settlements=tuple(read_settlement(each) for each in body.settle),
-        pushes=tuple(read_messages(body.push, None, house.broker.now(), "push")),
+        pushes=tuple(read_messages(house, body.push, None, "push")),
         refuse_duplicates=body.refuse_duplicates,
         nonce=request.nonce,
     )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
-from datetime import datetime
 from http import HTTPStatus
 
 import msgspec
 
 from qo.core.errors import Invalid
-from qo.core.message import NewMessage, Refused, message_ids
+from qo.core.message import NewMessage, Refused
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import PRODUCE, Route
@@ -52,7 +50,7 @@ async def submit(house: House, request: Request) -> Response:
 
 async def _push_one(house: House, request: Request, body: MessageBody) -> Response:
     now = house.broker.now()
-    [id] = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), 1)
+    [id] = house.broker.new_ids(1)
     [answer] = await house.broker.push([read_message(body, request.queue, id, now)], request.nonce)
     if isinstance(answer, Refused):
         raise answer.error
@@ -61,16 +59,16 @@ async def _push_one(house: House, request: Request, body: MessageBody) -> Respon
 
 async def _push_all(house: House, request: Request, bodies: Sequence[MessageBody], queue: str | None) -> Response:
     house.check_count("messages", bodies)
-    messages = read_messages(bodies, queue, house.broker.now())
+    messages = read_messages(house, bodies, queue)
     answers = await house.broker.push(messages, request.nonce) if messages else []
     refused = any(isinstance(answer, Refused) for answer in answers)
     return reply(PushReply(write_pushed(answers)), HTTPStatus.OK if refused else HTTPStatus.CREATED)
 
 
 def read_messages(
-    bodies: Sequence[MessageBody], queue: str | None, now: datetime, field: str = "messages"
+    house: House, bodies: Sequence[MessageBody], queue: str | None, field: str = "messages"
 ) -> list[NewMessage]:
-    ids = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), len(bodies))
+    ids, now = house.broker.new_ids(len(bodies)), house.broker.now()
     read: list[NewMessage] = []
     try:
         for body, id in zip(bodies, ids, strict=True):
