@@ -10,6 +10,7 @@ import asyncio
 import json
 import sys
 import time
+from functools import partial
 from typing import Any
 
 import uvloop
@@ -105,9 +106,8 @@ async def wakes(task: dict[str, Any]) -> dict[str, Any]:
     request = post(f"/v1/queues/{task['queue']}/claim", body)
     waiters = []
     for number in range(task["waiters"]):
-        _, waiter = await loop.create_connection(
-            lambda number=number: Waiter(number, request, answered), "127.0.0.1", task["port"]
-        )
+        waiter = Waiter(number, request, answered)
+        await loop.create_connection(partial(_given, waiter), "127.0.0.1", task["port"])
         waiters.append(waiter)
     print("waiting", flush=True)
     await loop.run_in_executor(None, sys.stdin.readline)
@@ -126,6 +126,10 @@ async def wakes(task: dict[str, Any]) -> dict[str, Any]:
         waiters[number].again()
         await asyncio.sleep(0.002)
     return {"latencies": latencies, "extra": extra}
+
+
+def _given(protocol: asyncio.Protocol) -> asyncio.Protocol:
+    return protocol
 
 
 class Pusher(asyncio.Protocol):

@@ -25,12 +25,15 @@ def positive(field: str, value: timedelta | float) -> timedelta:
     return length
 
 
-def check_consumer(handler: Any, batch: int, concurrency: int) -> None:
+def at_least_one(field: str, value: int) -> int:
+    if type(value) is not int or value < 1:
+        raise Invalid(field, f"must be a whole number of at least 1, not {value!r}")
+    return value
+
+
+def check_handler(handler: Any) -> None:
     if handler is not None and not callable(handler):
         raise Invalid("handler", f"must be a function of one delivery, not {type(handler).__name__}")
-    for field, value in (("batch", batch), ("concurrency", concurrency)):
-        if type(value) is not int or value < 1:
-            raise Invalid(field, f"must be a whole number of at least 1, not {value!r}")
 
 
 def is_async(handler: Any) -> bool:

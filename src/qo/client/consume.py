@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from qo.client.delivery import Delivery, describe
 from qo.client.payload import result_bytes
-from qo.core.errors import LeaseLost, NotFound, QoError
-from qo.core.lease import Claimed, Complete, Extension, Fail, LeaseToken, Lost, Place, Release, Report
+from qo.client.steps import BATCH, Options
+from qo.core.errors import NotFound, QoError
+from qo.core.lease import Answer, Claimed, Complete, Extension, Fail, LeaseToken, Lost, Place, Release, Report
 from qo.core.queue import QueueSettings
 
 if TYPE_CHECKING:
@@ -20,27 +21,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("qo.client")
 
-Handler = Callable[[Delivery], Awaitable[Any]]
+Handler = Callable[[Any], Awaitable[Any]]
+"""Takes a delivery, or a list of them where `each` is off."""
 
-BATCH = 10
-CONCURRENCY = 10
 EXTEND_AFTER = 3
 """Leases are extended when a third of them is over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    batch: int
-    lease: timedelta | None
-    kinds: frozenset[str] | None
-    idle: timedelta | None
-
-
-async def iterate(queue: Queue, terms: Terms) -> AsyncIterator[Delivery]:
+async def iterate(queue: Queue, options: Options) -> AsyncIterator[Delivery]:
     """Yield deliveries as they come. Leaving the loop releases what was not yielded."""
     fetched: list[Delivery] = []
+    left = options.limit
     try:
-        while fetched := await _claim(queue, terms, terms.batch):
+        while left is None or left > 0:
+            fetched = await _claim(queue, options, _at_most(options.batch or BATCH, left))
+            if not fetched:
+                return
+            left = None if left is None else left - len(fetched)
             fetched.reverse()
             while fetched:
                 yield fetched.pop()
@@ -49,36 +46,61 @@ async def iterate(queue: Queue, terms: Terms) -> AsyncIterator[Delivery]:
             await queue.front.settle([delivery.settlement(Release()) for delivery in fetched])
 
 
-async def _claim(queue: Queue, terms: Terms, messages: int, lane_messages: int | None = None) -> list[Delivery]:
-    want = queue.want(messages=messages, lease=terms.lease, kinds=terms.kinds, lane_messages=lane_messages)
-    until = None if terms.idle is None else queue.front.now() + terms.idle
-    answer = await queue.front.claim_or_wait(want, until)
-    return [Delivery(queue.front, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
+def _at_most(messages: int, left: int | None) -> int:
+    return messages if left is None else min(messages, left)
 
 
-async def run(queue: Queue, handler: Handler, concurrency: int, terms: Terms) -> int:
+async def _claim(queue: Queue, options: Options, messages: int, lane_messages: int | None = None) -> list[Delivery]:
+    """What comes next; nothing if none came for `idle`, or the front was closed."""
+    front = queue.front
+    over = None if options.idle is None else front.now() + options.idle
+    while True:
+        want = queue.want(messages=messages, lane_messages=lane_messages)
+        if options.polling is not None:
+            answer, ended = await front.claim(want), False
+        else:
+            until = _earlier(over, None if options.timeout is None else front.now() + options.timeout)
+            answer = await front.claim_or_wait(want, until)
+            ended = until is None or front.now() < until  # nothing before its time: the front was closed
+        if isinstance(answer, Claimed):
+            return [Delivery(front, each) for each in answer.deliveries]
+        if ended or (over is not None and front.now() >= over):
+            return []
+        if options.polling is not None:
+            await asyncio.sleep(options.polling.total_seconds())
+
+
+def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
+    return min((each for each in (one, other) if each is not None), default=None)
+
+
+async def run(queue: Queue, handler: Handler, options: Options) -> int:
     """Handle messages, up to `concurrency` at once, until none came for `idle`. How many were handled."""
-    return await Consumer(queue, handler, concurrency, terms).run()
+    return await Consumer(queue, handler, options).run()
 
 
 class Consumer:
-    """Claims one message per keyed lane at a time, so that a key's messages run in order, and only what it can run."""
+    """Claims one message per keyed lane at a time, so that a key's messages run in order, and only what it can run.
 
-    def __init__(self, queue: Queue, handler: Handler, concurrency: int, terms: Terms) -> None:
+    Where handlers take lists, a claim's messages go to one of them together, a key's in order.
+    """
+
+    def __init__(self, queue: Queue, handler: Handler, options: Options) -> None:
         self._queue = queue
         self._handler = handler
-        self._terms = terms
-        self._concurrency = concurrency
-        self._running: dict[asyncio.Task[None], Delivery] = {}
+        self._options = options
+        self._batch = options.batch or BATCH
+        self._running: dict[asyncio.Task[None], list[Delivery]] = {}
         self._freed = asyncio.Event()
         self._handled = 0
+        self._taken = 0
         self._lease = timedelta(0)
         self._main: asyncio.Task[Any] | None = None
         self._broken: BaseException | None = None
 
     async def run(self) -> int:
         self._main = asyncio.current_task()
-        self._lease = self._terms.lease or await self._queue_lease()
+        self._lease = self._options.lease or await self._queue_lease()
         keeper = asyncio.create_task(self._keep_leases())
         try:
             await self._take_and_start()
@@ -93,17 +115,28 @@ class Consumer:
         return self._handled
 
     async def _take_and_start(self) -> None:
-        while True:
-            while len(self._running) >= self._concurrency:
+        while (room := self._room()) or self._running:
+            if not room:
                 await self._one_ended()
-            free = min(self._concurrency - len(self._running), self._terms.batch)
-            deliveries = await _claim(self._queue, self._terms, free, lane_messages=1)
-            for delivery in deliveries:
-                self._start(delivery)
+                continue
+            deliveries = await _claim(self._queue, self._options, room, 1 if self._options.each else None)
+            self._taken += len(deliveries)
+            if self._options.each:
+                for delivery in deliveries:
+                    self._start([delivery])
+            elif deliveries:
+                self._start(deliveries)
             if not deliveries and not self._running:
                 return
             if not deliveries:
                 await self._one_ended()  # what comes after it in its lane is next
+
+    def _room(self) -> int:
+        """How many messages may be taken now."""
+        free = self._options.concurrency - len(self._running)
+        wanted = min(free, self._batch) if self._options.each else self._batch * (free > 0)
+        left = None if self._options.limit is None else self._options.limit - self._taken
+        return max(0, _at_most(wanted, left))
 
     async def _one_ended(self) -> None:
         self._freed.clear()
@@ -116,46 +149,67 @@ class Consumer:
         except NotFound:
             return QueueSettings().lease
 
-    def _start(self, delivery: Delivery) -> None:
-        task = asyncio.create_task(self._handle(delivery))
-        self._running[task] = delivery
+    def _start(self, deliveries: list[Delivery]) -> None:
+        task = asyncio.create_task(self._handle(deliveries))
+        self._running[task] = deliveries
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.pop(task, None)
         self._freed.set()
 
-    async def _handle(self, delivery: Delivery) -> None:
-        report = await self._report(delivery)
-        if delivery.settled:
-            self._handled += 1
-            return
-        try:
-            await delivery.settle(report)
-        except LeaseLost:
-            log.warning("the lease of message %s ran out while it was handled; it will run again", delivery.id)
-        except QoError:
-            log.warning("could not settle message %s; its lease will run out", delivery.id, exc_info=True)
-        self._handled += not isinstance(report, Release)
+    async def _handle(self, deliveries: list[Delivery]) -> None:
+        report = await self._report(deliveries)
+        unsettled = [delivery for delivery in deliveries if not delivery.settled]
+        if report is not None and unsettled:
+            await self._settle(unsettled, report)
+        self._handled += 0 if isinstance(report, Release) and unsettled else len(deliveries)
 
-    async def _report(self, delivery: Delivery) -> Report:
-        """Run the handler. What it raises is the message's failure, not ours; but what ends a program ends us."""
+    async def _settle(self, deliveries: list[Delivery], report: Report) -> None:
         try:
-            return Complete(result_bytes(await self._handler(delivery)))
+            answers, _ = await self._queue.front.settle([each.settlement(report) for each in deliveries])
+        except QoError:
+            log.warning("could not settle message %s; its lease will run out", deliveries[0].id, exc_info=True)
+            return
+        for delivery, answer in zip(deliveries, answers, strict=True):
+            delivery.note_settled()
+            if answer.verdict is None and answer.answer is not Answer.GIVEN_BACK:
+                log.warning("the lease of message %s ran out while it was handled; it will run again", delivery.id)
+
+    async def _report(self, deliveries: list[Delivery]) -> Report | None:
+        """Run the handler. What it raises is the message's failure, not ours; but what ends a program ends us."""
+        given: Any = deliveries[0] if self._options.each else deliveries
+        try:
+            result = await self._handler(given)
+            if not self._options.auto_ack:
+                return None
+            return Complete(result_bytes(result) if self._options.each else None)
         except asyncio.CancelledError:
             return Release()
         except Exception as error:
-            log.warning("message %s failed at attempt %d", delivery.id, delivery.attempt, exc_info=True)
-            return Fail(describe(error))
+            log.warning("message %s failed at attempt %d", deliveries[0].id, deliveries[0].attempt, exc_info=True)
+            await self._tell(given, error)
+            return Fail(describe(error)) if self._options.auto_ack else None
         except BaseException as error:  # noqa: BLE001 - raised again by `run`, once everything was given back
             self._broken = error
             if self._main is not None:
                 self._main.cancel()
             return Release()
 
+    async def _tell(self, given: Any, error: Exception) -> None:
+        """Whoever wants to know of errors may fail too; that changes nothing."""
+        if self._options.on_error is None:
+            return
+        try:
+            told = self._options.on_error(given, error)
+            if inspect.isawaitable(told):
+                await told
+        except Exception:
+            log.exception("the on_error function failed")
+
     async def _abandon(self) -> None:
         """The caller stops us: what runs is cancelled, and what was not settled is given back with no attempt used."""
-        held = list(self._running.values())
+        held = [delivery for deliveries in self._running.values() for delivery in deliveries]
         for task in list(self._running):
             task.cancel()
         while self._running:
@@ -165,8 +219,9 @@ class Consumer:
             await self._queue.front.settle([delivery.settlement(Release()) for delivery in unsettled])
 
     async def _keep_leases(self) -> None:
-        while True:
-            await asyncio.sleep(self._lease.total_seconds() / EXTEND_AFTER)
+        every = self._lease / EXTEND_AFTER if self._options.renew is None else self._options.renew
+        while every:
+            await asyncio.sleep(every.total_seconds())
             try:
                 await self._extend_all()
             except QoError:
@@ -175,9 +230,9 @@ class Consumer:
     async def _extend_all(self) -> None:
         """One call for all leases; what was lost or canceled is cancelled here."""
         held: dict[LeaseToken, list[tuple[asyncio.Task[None], Place]]] = {}
-        for task, delivery in self._running.items():
-            each = delivery.delivered
-            held.setdefault(each.token, []).append((task, Place(each.lane, each.offset)))
+        for task, deliveries in self._running.items():
+            for each in (delivery.delivered for delivery in deliveries):
+                held.setdefault(each.token, []).append((task, Place(each.lane, each.offset)))
         if not held:
             return
         extensions = [

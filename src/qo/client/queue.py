@@ -5,17 +5,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any, overload
+from datetime import datetime
+from typing import Any, Self, overload
 
 from qo.client import consume
-from qo.client.arguments import check_consumer, checked_kinds, is_async, positive, read_state
-from qo.client.consume import BATCH, CONCURRENCY
+from qo.client.arguments import check_handler, checked_kinds, is_async, positive, read_state
+from qo.client.buffer import BUFFER_MESSAGES, BUFFER_MS, Buffer
 from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.front import Front
 from qo.client.job import JobHandle
 from qo.client.outgoing import Message, addressed
+from qo.client.steps import NO_OPTIONS, Length, Options, Steps
 from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Start, read_start
 from qo.core.lease import Claimed, Complete, LeaseToken, Nothing, Verdict, Want
@@ -26,17 +27,17 @@ from qo.core.queue import QueueSettings, duration
 
 FROM_THE_START = Start()
 Handler = consume.Handler
-Length = timedelta | float
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
-    """One queue, seen by one group. `group()` gives the same queue seen by another."""
+class Queue(Steps):
+    """One queue, seen by one group. `group()` gives the same queue seen by another; other steps say how to take."""
 
     front: Front
     name: str
     group_name: str = DEFAULT_GROUP
     start: Start = FROM_THE_START
+    options: Options = NO_OPTIONS
 
     def __post_init__(self) -> None:
         checked_name("queue", self.name)
@@ -49,6 +50,9 @@ class Queue:
         starts is decided then and kept: `"all"`, `"new"`, or a time.
         """
         return replace(self, group_name=name, start=read_start(start))
+
+    def _with(self, options: Options) -> Self:
+        return replace(self, options=options)
 
     # Pushing
 
@@ -66,8 +70,9 @@ class Queue:
         ttl: Length | None = None,
     ) -> JobHandle:
         """Store one message; answered after the commit. See `Message` for what can be said."""
-        message = Message(payload, kind, key, priority, delay, due_at, dedupe, headers, ttl)
-        [handle] = await self.push_many([message])
+        [handle] = await self.push_many(
+            [Message(payload, kind, key or self.options.key, priority, delay, due_at, dedupe, headers, ttl)]
+        )
         return handle
 
     async def push_many(self, messages: Iterable[Message], *, nonce: str | None = None) -> list[JobHandle]:
@@ -97,6 +102,10 @@ class Queue:
             raise Invalid("messages", "must be qo.Message objects; wrap each payload in one")
         return addressed(batch, self.name, self.front.new_ids(len(batch)), now)
 
+    def buffered(self, *, messages: int = BUFFER_MESSAGES, milliseconds: float = BUFFER_MS) -> Buffer:
+        """A buffer that pushes what it is given in batches, so full or so old at most; see `Buffer`."""
+        return Buffer(self, messages, milliseconds)
+
     async def submit(self, kind: str, payload: Any = None, **options: Any) -> JobHandle:
         """Push a job of a kind: `push` with the kind first."""
         return await self.push(payload, kind=kind, **options)
@@ -105,7 +114,7 @@ class Queue:
 
     async def claim(
         self,
-        messages: int = 1,
+        messages: int | None = None,
         *,
         wait: Length | None = None,
         lease: Length | None = None,
@@ -118,11 +127,12 @@ class Queue:
     ) -> list[Delivery]:
         """Take up to so many messages under one lease; an empty list if there are none, after waiting up to `wait`.
 
-        `lease` is the queue's setting unless given. `kinds` limits what is
-        taken. `auto_settle` completes at delivery: at most once, by your wish.
+        What is not given is what the steps said: `batch` (or one message), `timeout`
+        (or no waiting), `lease` (or the queue's), `kinds`, `key`. `auto_settle`
+        completes at delivery: at most once, by your wish.
         """
         want = self.want(
-            messages=messages,
+            messages=messages or self.options.batch or 1,
             lease=lease,
             kinds=kinds,
             key=key,
@@ -131,10 +141,11 @@ class Queue:
             owner=owner,
             auto_settle=auto_settle,
         )
-        if wait is None:
+        length = self.options.timeout if wait is None else positive("wait", wait)
+        if length is None:
             answer = await self.front.claim(want)
         else:
-            answer = await self.front.claim_or_wait(want, self.front.now() + positive("wait", wait))
+            answer = await self.front.claim_or_wait(want, self.front.now() + length)
         return self._deliveries(answer)
 
     async def complete_many(self, deliveries: Iterable[Delivery]) -> list[Verdict | None]:
@@ -173,15 +184,23 @@ class Queue:
     def _deliveries(self, answer: Claimed | Nothing) -> list[Delivery]:
         return [Delivery(self.front, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
 
-    def want(self, *, lease: Length | None = None, kinds: Collection[str] | None = None, **terms: Any) -> Want:
-        """A want of this queue and group under a token that nobody else has."""
+    def want(
+        self,
+        *,
+        lease: Length | None = None,
+        kinds: Collection[str] | None = None,
+        key: str | None = None,
+        **terms: Any,
+    ) -> Want:
+        """A want of this queue and group under a token that nobody else has; what is not given, the steps said."""
         return Want(
             token=LeaseToken(secrets.token_hex(16)),
             queues=(self.name,),
             group=self.group_name,
             start=self.start,
-            lease=None if lease is None else duration("lease", lease),
-            kinds=checked_kinds(kinds),
+            lease=self.options.lease if lease is None else duration("lease", lease),
+            kinds=self.options.kinds if kinds is None else checked_kinds(kinds),
+            key=self.options.key if key is None else key,
             **terms,
         )
 
@@ -189,7 +208,7 @@ class Queue:
     def consume(
         self,
         *,
-        batch: int = ...,
+        batch: int | None = ...,
         lease: Length | None = ...,
         kinds: Collection[str] | None = ...,
         idle: Length | None = ...,
@@ -200,8 +219,8 @@ class Queue:
         self,
         handler: Handler,
         *,
-        batch: int = ...,
-        concurrency: int = ...,
+        batch: int | None = ...,
+        concurrency: int | None = ...,
         lease: Length | None = ...,
         kinds: Collection[str] | None = ...,
         idle: Length | None = ...,
@@ -211,8 +230,8 @@ class Queue:
         self,
         handler: Handler | None = None,
         *,
-        batch: int = BATCH,
-        concurrency: int = CONCURRENCY,
+        batch: int | None = None,
+        concurrency: int | None = None,
         lease: Length | None = None,
         kinds: Collection[str] | None = None,
         idle: Length | None = None,
@@ -227,20 +246,15 @@ class Queue:
         kept while they run, a return value completes and an exception fails the
         message; messages of one key run in order. Either form ends after `idle`
         without a message, or never if that is None; the handler form answers how
-        many messages it handled.
+        many messages it handled. What is not given here, the steps said.
         """
-        check_consumer(handler, batch, concurrency)
+        check_handler(handler)
         if handler is not None and not is_async(handler):
             raise Invalid("handler", "must be an async function; the sync client takes plain ones")
-        terms = consume.Terms(
-            batch=batch,
-            lease=None if lease is None else duration("lease", lease),
-            kinds=checked_kinds(kinds),
-            idle=None if idle is None else positive("idle", idle),
-        )
+        told = self.told(batch=batch, concurrency=concurrency, lease=lease, kinds=kinds, idle=idle)
         if handler is None:
-            return consume.iterate(self, terms)
-        return consume.run(self, handler, concurrency, terms)
+            return consume.iterate(told, told.options)
+        return consume.run(told, handler, told.options)
 
     # Arranging
 

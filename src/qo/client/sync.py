@@ -11,18 +11,20 @@ import contextlib
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self, overload
 
-from qo.client.arguments import check_consumer
+from qo.client.arguments import check_handler
+from qo.client.buffer import BUFFER_MESSAGES, BUFFER_MS
 from qo.client.client import Client
-from qo.client.consume import BATCH, CONCURRENCY
 from qo.client.delivery import Delivery
 from qo.client.outgoing import Message
 from qo.client.portal import Portal
-from qo.client.queue import Length, Queue
-from qo.client.sync_handles import SyncDeadLetters, SyncDelivery, SyncJobHandle, SyncTokens
+from qo.client.queue import Queue
+from qo.client.steps import Length, Options, Steps
+from qo.client.sync_handles import SyncBuffer, SyncDeadLetters, SyncDelivery, SyncJobHandle, SyncTokens
 from qo.core.errors import Closed, Invalid
 from qo.core.lane import Start
 from qo.core.lease import Settlement, Verdict
@@ -40,7 +42,7 @@ from qo.core.outcome import (
 from qo.core.queue import QueueSettings
 
 
-class SyncQueue:
+class SyncQueue(Steps):
     """One queue, seen by one group; see `Queue`."""
 
     def __init__(self, portal: Portal, queue: Queue) -> None:
@@ -48,6 +50,10 @@ class SyncQueue:
         self._queue = queue
         self.name = queue.name
         self.group_name = queue.group_name
+        self.options = queue.options
+
+    def _with(self, options: Options) -> Self:
+        return type(self)(self._portal, replace(self._queue, options=options))
 
     def group(self, name: str, *, start: str | datetime | Start = "all") -> SyncQueue:
         return SyncQueue(self._portal, self._queue.group(name, start=start))
@@ -65,7 +71,7 @@ class SyncQueue:
         headers: Mapping[str, str] | None = None,
         ttl: Length | None = None,
     ) -> SyncJobHandle:
-        message = Message(payload, kind, key, priority, delay, due_at, dedupe, headers, ttl)
+        message = Message(payload, kind, key or self.options.key, priority, delay, due_at, dedupe, headers, ttl)
         return self.push_many([message])[0]
 
     def push_many(self, messages: Iterable[Message], *, nonce: str | None = None) -> list[SyncJobHandle]:
@@ -75,12 +81,15 @@ class SyncQueue:
     def prepare(self, messages: Iterable[Message]) -> list[NewMessage]:
         return self._queue.prepare(messages)
 
+    def buffered(self, *, messages: int = BUFFER_MESSAGES, milliseconds: float = BUFFER_MS) -> SyncBuffer:
+        return SyncBuffer(self._portal, self._queue, messages, milliseconds)
+
     def submit(self, kind: str, payload: Any = None, **options: Any) -> SyncJobHandle:
         return self.push(payload, kind=kind, **options)
 
     def claim(
         self,
-        messages: int = 1,
+        messages: int | None = None,
         *,
         wait: Length | None = None,
         lease: Length | None = None,
@@ -137,7 +146,7 @@ class SyncQueue:
     def consume(
         self,
         *,
-        batch: int = ...,
+        batch: int | None = ...,
         lease: Length | None = ...,
         kinds: Collection[str] | None = ...,
         idle: Length | None = ...,
@@ -146,10 +155,10 @@ class SyncQueue:
     @overload
     def consume(
         self,
-        handler: Callable[[SyncDelivery], Any],
+        handler: Callable[[Any], Any],
         *,
-        batch: int = ...,
-        concurrency: int = ...,
+        batch: int | None = ...,
+        concurrency: int | None = ...,
         lease: Length | None = ...,
         kinds: Collection[str] | None = ...,
         idle: Length | None = ...,
@@ -157,10 +166,10 @@ class SyncQueue:
 
     def consume(
         self,
-        handler: Callable[[SyncDelivery], Any] | None = None,
+        handler: Callable[[Any], Any] | None = None,
         *,
-        batch: int = BATCH,
-        concurrency: int = CONCURRENCY,
+        batch: int | None = None,
+        concurrency: int | None = None,
         lease: Length | None = None,
         kinds: Collection[str] | None = None,
         idle: Length | None = None,
@@ -170,30 +179,32 @@ class SyncQueue:
         A thread cannot be cancelled: an interrupt, or a cancel of its job, lets a
         running handler finish, and its result counts.
         """
-        check_consumer(handler, batch, concurrency)
+        check_handler(handler)
         if inspect.iscoroutinefunction(handler):
             raise Invalid("handler", "must be a plain function; the async client takes async ones")
+        queue = self._queue.told(batch=batch, concurrency=concurrency, lease=lease, kinds=kinds, idle=idle)
         if handler is None:
-            return self._iterate(self._queue.consume(batch=batch, lease=lease, kinds=kinds, idle=idle))
-        with ThreadPoolExecutor(concurrency, thread_name_prefix="qo-handler") as threads:
-            in_thread = self._in_thread(handler, threads)
-            consuming = self._queue.consume(
-                in_thread, batch=batch, concurrency=concurrency, lease=lease, kinds=kinds, idle=idle
-            )
-            return self._portal.call(consuming)
+            return self._iterate(queue.consume())
+        with ThreadPoolExecutor(queue.options.concurrency, thread_name_prefix="qo-handler") as threads:
+            if queue.options.on_error is not None:
+                queue = queue.on_error(self._in_thread(queue.options.on_error, threads))
+            return self._portal.call(queue.consume(self._in_thread(handler, threads)))
 
-    def _in_thread(
-        self, handler: Callable[[SyncDelivery], Any], threads: ThreadPoolExecutor
-    ) -> Callable[[Delivery], Awaitable[Any]]:
-        async def handle(delivery: Delivery) -> Any:
+    def _in_thread(self, function: Callable[..., Any], threads: ThreadPoolExecutor) -> Callable[..., Awaitable[Any]]:
+        async def call(given: Delivery | list[Delivery], *more: Any) -> Any:
             loop = asyncio.get_running_loop()
-            running = loop.run_in_executor(threads, handler, SyncDelivery(self._portal, delivery))
+            running = loop.run_in_executor(threads, function, self._handed(given), *more)
             while not running.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([running])
             return running.result()
 
-        return handle
+        return call
+
+    def _handed(self, given: Delivery | list[Delivery]) -> SyncDelivery | list[SyncDelivery]:
+        if isinstance(given, list):
+            return [SyncDelivery(self._portal, each) for each in given]
+        return SyncDelivery(self._portal, given)
 
     def _iterate(self, deliveries: Any) -> Iterator[SyncDelivery]:
         try:

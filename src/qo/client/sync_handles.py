@@ -7,11 +7,13 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from qo.client.buffer import Buffer
 from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.job import JobHandle
 from qo.client.portal import Portal
-from qo.client.queue import Length
+from qo.client.queue import Queue
+from qo.client.steps import Length
 from qo.client.tokens import Tokens
 from qo.core.access import Token
 from qo.core.lease import Report, Settlement, Verdict
@@ -139,3 +141,35 @@ class SyncTokens:
 
     def revoke(self, id: str) -> bool:
         return self._portal.call(self._tokens.revoke(id))
+
+
+class SyncBuffer:
+    """Many small pushes become few large ones; see `Buffer`."""
+
+    def __init__(self, portal: Portal, queue: Queue, messages: int, milliseconds: float) -> None:
+        self._portal = portal
+
+        async def made() -> Buffer:
+            return Buffer(queue, messages, milliseconds)
+
+        self._buffer = portal.call(made())
+
+    def __len__(self) -> int:
+        return len(self._buffer)
+
+    def push(self, payload: Any, **options: Any) -> SyncJobHandle:
+        return SyncJobHandle(self._portal, self._portal.call(self._buffer.push(payload, **options)))
+
+    def flush(self) -> None:
+        self._portal.call(self._buffer.flush())
+
+    def close(self) -> None:
+        self._portal.call(self._buffer.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
