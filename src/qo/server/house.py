@@ -35,14 +35,19 @@ class House:
             raise Invalid("timeout_ms", f"must be from 0 to {self.limits.wait_ms}, not {timeout_ms}")
         return self.broker.now() + timedelta(milliseconds=timeout_ms)
 
-    @contextlib.contextmanager
-    def waiting(self, request: Request) -> Iterator[None]:
-        """One more request that waits; too many are turned away."""
+    def check_room(self, request: Request) -> str:
+        """Turn away who would wait if too many do; answers the name under which the client's are counted."""
         client = request.client if request.caller.token is None else request.caller.token.id
         if self._all_waiting >= self.limits.waiters:
             raise Throttled(f"{self._all_waiting} requests wait already (limits.waiters)")
         if self._waiting[client] >= self.limits.waiters_per_client:
             raise Throttled(f"{self._waiting[client]} requests of yours wait already (limits.waiters_per_client)")
+        return client
+
+    @contextlib.contextmanager
+    def waiting(self, request: Request) -> Iterator[None]:
+        """One more request that waits."""
+        client = self.check_room(request)
         self._waiting[client] += 1
         self._all_waiting += 1
         try:

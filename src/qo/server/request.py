@@ -88,7 +88,7 @@ class Request:
 
     def read(self, decoder: msgspec.json.Decoder[T]) -> T:
         """The body, checked."""
-        return _checked(lambda: decoder.decode(self.body or b"{}"))
+        return _checked(lambda: decoder.decode(self.body or b"{}"), getattr(decoder.type, "__struct_fields__", ()))
 
     def query(self, kind: type[T]) -> T:
         """The query's parameters, checked; each may be given once."""
@@ -138,7 +138,7 @@ def _too_large(limit: int) -> TooLarge:
     return TooLarge("body", f"must have at most {limit} bytes (setting limits.body_bytes)")
 
 
-def _checked(read: Callable[[], T]) -> T:
+def _checked(read: Callable[[], T], known: Collection[str] = ()) -> T:
     """Mistakes in what was sent, named by the field that has them."""
     try:
         return read()
@@ -146,7 +146,8 @@ def _checked(read: Callable[[], T]) -> T:
         said, _, where = str(error).partition(" - at `$")
         field = where.rstrip("`").lstrip(".") or "body"
         if said.startswith("Object contains unknown field"):
-            field, said = said.split("`")[1], "is not known here"
+            field = said.split("`")[1]
+            said = "is not known here" + suggestion(field, known)
         raise Invalid(field, said[0].lower() + said[1:]) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid("body", f"is not JSON: {error}") from None

@@ -52,6 +52,7 @@ async def stream(house: House, request: Request) -> Streaming:
     if not 1 <= terms.window <= CLAIM_LIMIT:
         raise Invalid("window", f"must be from 1 to {CLAIM_LIMIT}, not {terms.window}")
     read_want(body, "checked before the first byte of the answer")
+    house.check_room(request)
 
     async def run(receive: Receive, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         with house.waiting(request):

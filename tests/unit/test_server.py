@@ -1,0 +1,672 @@
+"""The server: what it answers, whom it lets in, what it refuses, and what it does with those who hang up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+import qo
+from qo.broker.broker import Broker
+from qo.core.access import Scope
+from qo.core.errors import Unavailable
+from qo.server.settings import LimitSettings, ListenSettings
+from qo.stores.sqlite.engine import SqliteEngine
+from tests.conformance.remote import Running, serving
+
+
+@contextlib.asynccontextmanager
+async def opened(**options) -> AsyncIterator[tuple[Running, aiohttp.ClientSession]]:
+    engine = await SqliteEngine.open(":memory:")
+    async with (
+        serving(Broker(engine), **options) as running,
+        aiohttp.ClientSession(running.url, connector=aiohttp.TCPConnector(limit=0)) as session,
+    ):
+        yield running, session
+
+
+@pytest.fixture
+async def server():
+    async with opened() as (running, session):
+        running.session = session
+        yield running
+
+
+async def ask(server, method: str, path: str, body=None, **options):
+    """Status, headers and the answer read as JSON."""
+    data = body if body is None or isinstance(body, bytes) else io.BytesIO(json.dumps(body).encode())
+    async with server.session.request(method, path, data=data, **options) as answer:
+        content = await answer.read()
+        return answer.status, answer.headers, json.loads(content) if content else None
+
+
+async def waiting(server, count: int) -> None:
+    while server.house.broker.waiting != count or server.house.all_waiting != count:
+        await asyncio.sleep(0.001)
+
+
+# Messages
+
+
+async def test_payload_bytes_pass_through_untouched(server):
+    payload = b'{"a":  [1,2 , 3], "\xc3\xa9": 1.00}'
+    status, _, pushed = await ask(server, "POST", "/v1/queues/q/messages", b'{"payload":' + payload + b"}")
+    assert (status, pushed["answer"]) == (201, "stored")
+    async with server.session.post("/v1/queues/q/claim") as answer:
+        assert b'"payload":' + payload in await answer.read()
+
+
+async def test_bytes_that_are_not_json_travel_as_base64(server):
+    async with qo.connect(server.url) as client:
+        await client.queue("q").push(b"\x00\xff")
+        [delivery] = await client.queue("q").claim()
+        assert delivery.payload == b"\x00\xff"
+    await ask(server, "POST", "/v1/queues/p/messages", {"payload_base64": "AP8="})
+    _, _, claimed = await ask(server, "POST", "/v1/queues/p/claim")
+    assert claimed["messages"][0]["payload_base64"] == "AP8="
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "payload"),
+        ({"payload": 1, "priority": 101}, "priority"),
+        ({"payload": 1, "priority": "high"}, "priority"),
+        ({"payload": 1, "prioritty": 1}, "prioritty"),
+        ({"payload": 1, "key": ""}, "key"),
+        ({"payload": 1, "delay_seconds": -1}, "delay_seconds"),
+        ({"payload": 1, "delay_seconds": 1, "due_at": "2030-01-01T00:00:00Z"}, "delay_seconds"),
+        ({"payload": 1, "due_at": "2030-01-01T00:00:00"}, "due_at"),
+        ({"payload": 1, "ttl_seconds": 1e300}, "ttl_seconds"),
+        ({"payload": 1, "payload_base64": "AA=="}, "payload"),
+        ({"payload_base64": "%"}, "payload_base64"),
+        ({"payload": 1, "queue": "other"}, "queue"),
+        ({"payload": 1, "id": "x"}, "id"),
+        ({"payload": 1, "headers": {"a": 1}}, "headers[...]"),
+        ({"messages": [{"payload": 1}, {"payload": 1, "kind": ""}]}, "messages[1].kind"),
+        ({"messages": [], "key": "k"}, "key"),
+        (b"{", "body"),
+        (b'"\xff"', "body"),
+    ],
+)
+async def test_a_bad_push_is_refused_by_name(server, body, field):
+    status, headers, problem = await ask(server, "POST", "/v1/queues/q/messages", body)
+    assert (status, problem["status"], problem["type"]) == (400, 400, "urn:qo:invalid")
+    assert headers["content-type"] == "application/problem+json"
+    assert problem["field"] == field
+    assert problem["request_id"] == headers["x-request-id"]
+
+
+async def test_a_body_that_is_nested_too_deeply_is_refused(server):
+    status, _, problem = await ask(server, "POST", "/v1/queues/q/messages", b'{"payload":' + b"[" * 100_000)
+    assert (status, problem["allowed"]) == (400, "is nested too deeply")
+
+
+async def test_an_unknown_field_suggests_the_nearest(server):
+    _, _, problem = await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1, "prioritty": 1})
+    assert "did you mean 'priority'" in problem["detail"]
+
+
+async def test_a_message_that_is_refused_says_why_and_the_others_are_stored(server):
+    await ask(server, "PATCH", "/v1/queues/q", {"max_payload": 5})
+    messages = [{"payload": 1}, {"payload": "too long"}, {"payload": 2}]
+    status, _, reply = await ask(server, "POST", "/v1/queues/q/messages", {"messages": messages})
+    assert status == 200
+    assert [each["answer"] for each in reply["messages"]] == ["stored", "refused", "stored"]
+    assert reply["messages"][1]["problem"]["status"] == 413
+    status, _, problem = await ask(server, "POST", "/v1/queues/q/messages", {"payload": "too long"})
+    assert (status, problem["field"]) == (413, "payload")
+
+
+async def test_a_push_under_a_key_is_stored_once(server):
+    headers = {"idempotency-key": "import-1"}
+    answers = [await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1}, headers=headers) for _ in range(3)]
+    assert [status for status, _, _ in answers] == [201] * 3
+    _, _, depth = await ask(server, "GET", "/v1/queues/q/depth")
+    assert depth["ready"] == 1
+    two = {"messages": [{"payload": 1}] * 2}
+    status, _, problem = await ask(server, "POST", "/v1/queues/q/messages", two, headers=headers)
+    assert (status, problem["type"]) == (409, "urn:qo:conflict")
+
+
+async def test_names_with_slashes_and_dots_and_spaces(server):
+    name = "a/b c.d%é"
+    from urllib.parse import quote
+
+    async with qo.connect(server.url) as client:
+        await client.queue(name).push(1)
+        assert [info.name for info in await client.queues()] == [name]
+        assert (await client.queue(name).depth()).ready == 1
+    async with server.session.get(f"/v1/queues/{quote(name, safe='')}") as answer:
+        assert (await answer.json())["name"] == name
+
+
+# Waiting
+
+
+async def test_a_claim_that_waits_is_answered_by_a_push(server):
+    claim = asyncio.create_task(ask(server, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=30000"))
+    await waiting(server, 1)
+    await ask(server, "POST", "/v1/queues/q/messages", {"payload": 7})
+    status, _, claimed = await asyncio.wait_for(claim, 10)
+    assert (status, claimed["messages"][0]["payload"]) == (200, 7)
+
+
+async def test_a_claim_that_waited_in_vain_is_204(server):
+    status, _, body = await ask(server, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=20")
+    assert (status, body) == (204, None)
+    assert server.house.all_waiting == 0
+
+
+async def test_an_empty_claim_says_when_to_ask_again(server):
+    await ask(server, "POST", "/v1/queues/q/messages", {"payload": 7, "delay_seconds": 100})
+    status, headers, _ = await ask(server, "POST", "/v1/queues/q/claim")
+    assert status == 204
+    assert "qo-ask-again" in headers
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 600_001])
+async def test_a_wait_beyond_the_limit_is_refused(server, timeout_ms):
+    status, _, problem = await ask(server, "POST", f"/v1/queues/q/claim?wait=true&timeout_ms={timeout_ms}")
+    assert (status, problem["field"]) == (400, "timeout_ms")
+
+
+async def test_a_client_that_hangs_up_is_noticed_at_once(server):
+    claim = asyncio.create_task(ask(server, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=60000"))
+    await waiting(server, 1)
+    claim.cancel()
+    await asyncio.gather(claim, return_exceptions=True)
+    await waiting(server, 0)
+
+
+async def test_what_was_claimed_for_a_client_that_hung_up_is_given_back(server, monkeypatch):
+    """The store is slow: the client hangs up while its claim is being committed."""
+    store = server.house.broker._store
+    asked, answer = asyncio.Event(), asyncio.Event()
+    claim = store.claim
+
+    async def slowly(wants):
+        answers = await claim(wants)
+        asked.set()
+        await answer.wait()
+        return answers
+
+    await ask(server, "POST", "/v1/queues/q/messages", {"payload": 7})
+    monkeypatch.setattr(store, "claim", slowly)
+    gone = asyncio.create_task(ask(server, "POST", "/v1/queues/q/claim"))
+    await asked.wait()
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    while server.state.tasks:
+        await asyncio.sleep(0.001)
+    answer.set()
+    monkeypatch.undo()
+    status, _, claimed = await ask(server, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=10000")
+    assert (status, claimed["messages"][0]["attempt"]) == (200, 1)
+
+
+async def test_waiters_of_a_higher_priority_are_served_first(server):
+    order = []
+
+    async def wait(priority: int) -> None:
+        path = f"/v1/queues/q/claim?wait=true&timeout_ms=30000&priority={priority}&auto_settle=true"
+        await ask(server, "POST", path)
+        order.append(priority)
+
+    tasks = []
+    for number, priority in enumerate([0, -5, 7, 7], 1):
+        tasks.append(asyncio.create_task(wait(priority)))
+        await waiting(server, number)
+    for left in (3, 2, 1, 0):
+        await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
+        await waiting(server, left)
+        while len(order) < 4 - left:
+            await asyncio.sleep(0.001)
+    assert order == [7, 7, 0, -5]
+    await asyncio.gather(*tasks)
+
+
+async def test_one_intention_one_pop_one_lease(server):
+    claims = [
+        asyncio.create_task(ask(server, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=30000&messages=3"))
+        for _ in range(4)
+    ]
+    await waiting(server, 4)
+    await ask(server, "POST", "/v1/queues/q/messages", {"messages": [{"payload": n} for n in range(8)]})
+    await waiting(server, 1)
+    await ask(server, "POST", "/v1/queues/q/messages", {"payload": 8})
+    answers = [body["messages"] for _, _, body in await asyncio.gather(*claims)]
+    assert sorted(each["payload"] for taken in answers for each in taken) == list(range(9))
+    assert [len({each["token"] for each in taken}) for taken in answers] == [1] * 4
+    assert len({taken[0]["token"] for taken in answers}) == 4
+    assert max(len(taken) for taken in answers) == 3
+
+
+async def test_stopping_answers_those_who_wait(server):
+    claim = asyncio.create_task(ask(server, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=60000"))
+    await waiting(server, 1)
+    await server.house.stop()
+    status, _, _ = await asyncio.wait_for(claim, 10)
+    assert status == 204
+    status, _, _ = await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
+    assert status == 201
+    status, _, body = await ask(server, "GET", "/readyz")
+    assert (status, body["detail"]) == (503, "this server is stopping")
+
+
+async def test_a_result_is_waited_for(server):
+    _, _, job = await ask(server, "POST", "/v1/queues/q/jobs", {"payload": 2, "kind": "square"})
+    status, _, body = await ask(server, "GET", f"/v1/jobs/{job['id']}/result")
+    assert (status, body["state"]) == (202, "queued")
+    result = asyncio.create_task(ask(server, "GET", f"/v1/jobs/{job['id']}/result?wait=true&timeout_ms=30000"))
+    _, _, claimed = await ask(server, "POST", "/v1/queues/q/claim")
+    [held] = claimed["messages"]
+    item = {"token": held["token"], "lane": held["lane"], "offset": held["offset"], "result": {"square": 4}}
+    _, _, settled = await ask(server, "POST", "/v1/settle", {"items": [item], "then": [{"queues": ["q"]}]})
+    assert settled == {"items": [{"answer": "settled", "verdict": "completed", "lease_ended": True}], "claimed": [{}]}
+    status, _, body = await asyncio.wait_for(result, 10)
+    assert (status, body["state"], body["result"]) == (200, "succeeded", {"square": 4})
+    status, _, body = await ask(server, "GET", f"/v1/jobs/{job['id']}/result?wait=true&timeout_ms=1")
+    assert status == 200
+    status, _, _ = await ask(server, "GET", "/v1/jobs/00000000-0000-0000-0000-000000000000/result?wait=true")
+    assert status == 404
+
+
+async def test_a_unit_is_done_as_a_whole_or_not_at_all(server):
+    await ask(server, "POST", "/v1/queues/a/messages", {"payload": 1})
+    _, _, claimed = await ask(server, "POST", "/v1/queues/a/claim")
+    [held] = claimed["messages"]
+    item = {name: held[name] for name in ("token", "lane", "offset")}
+    unit = {"settle": [item], "push": [{"queue": "b", "payload": 2}]}
+    status, _, done = await ask(server, "POST", "/v1/units", unit)
+    assert (status, done["settled"][0]["verdict"], done["pushed"][0]["answer"]) == (200, "completed", "stored")
+    status, _, problem = await ask(server, "POST", "/v1/units", unit)
+    assert (status, problem["type"], problem["item"]) == (409, "urn:qo:rolled-back", 0)
+    _, _, depth = await ask(server, "GET", "/v1/queues/b/depth")
+    assert depth["ready"] == 1
+
+
+# Streams
+
+
+class Events:
+    """Reads Server-Sent Events, one at a time."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self.answer = answer
+
+    async def next(self):
+        while True:
+            event = {}
+            while (line := (await self.answer.content.readline()).decode()) not in ("\n", ""):
+                name, _, value = line.rstrip("\n").partition(": ")
+                event[name] = value
+            if line == "":
+                return None
+            if "data" in event:
+                return json.loads(event["data"])
+
+
+async def test_a_stream_sends_what_comes_and_holds_back_beyond_its_window(server):
+    await ask(server, "POST", "/v1/queues/q/messages", {"messages": [{"payload": n} for n in range(5)]})
+    async with server.session.get("/v1/queues/q/stream?window=2&messages=10") as answer:
+        assert answer.content_type == "text/event-stream"
+        events = Events(answer)
+        first, second = await events.next(), await events.next()
+        assert [first["payload"], second["payload"]] == [0, 1]
+        third = asyncio.create_task(events.next())
+        _, _, depth = await ask(server, "GET", "/v1/queues/q/depth")
+        assert (depth["leased"], third.done()) == (2, False)
+        item = {name: first[name] for name in ("token", "lane", "offset")}
+        await ask(server, "POST", "/v1/settle", {"items": [item]})
+        assert (await asyncio.wait_for(third, 10))["payload"] == 2
+        _, _, metrics = await ask(server, "GET", "/metrics")
+        assert metrics["qo_streams"]["samples"][0]["value"] == 1
+    while len(server.house.streams) or server.house.all_waiting:
+        await asyncio.sleep(0.001)
+
+
+async def test_a_stream_ends_when_the_server_stops(server):
+    async with server.session.get("/v1/queues/q/stream?auto_settle=true") as answer:
+        events = Events(answer)
+        await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
+        assert (await asyncio.wait_for(events.next(), 10))["payload"] == 1
+        await server.house.stop()
+        assert await asyncio.wait_for(events.next(), 10) is None
+
+
+@pytest.mark.parametrize(
+    ("query", "field"), [("window=0", "window"), ("messages=0", "messages"), ("mesages=1", "mesages")]
+)
+async def test_a_bad_stream_is_refused_before_it_begins(server, query, field):
+    status, _, problem = await ask(server, "GET", f"/v1/queues/q/stream?{query}")
+    assert (status, problem["field"]) == (400, field)
+
+
+# Who may come in
+
+
+@pytest.fixture
+async def guarded():
+    async with opened(listen=ListenSettings(port=0, auth="token")) as (running, session):
+        running.session = session
+        running.tokens = qo.Client(running.house.broker).tokens
+        yield running
+
+
+def bearer(text: str) -> dict[str, dict[str, str]]:
+    return {"headers": {"authorization": f"Bearer {text}"}}
+
+
+async def test_without_a_token_only_health_is_answered(guarded):
+    for path in ("/livez", "/readyz", "/health", "/v1/openapi.json"):
+        assert (await ask(guarded, "GET", path))[0] == 200
+    for path in ("/v1/queues", "/metrics", "/metrics/prometheus", "/v1/tokens"):
+        status, headers, problem = await ask(guarded, "GET", path)
+        assert (status, headers["www-authenticate"], problem["type"]) == (401, "Bearer", "urn:qo:unauthenticated")
+    for given in ("", "Bearer", "Bearer x", "Basic qo_0_0", "Bearer qo_" + "0" * 12 + "_" + "0" * 64):
+        status, _, _ = await ask(guarded, "GET", "/v1/queues", headers={"authorization": given})
+        assert status == 401
+
+
+async def test_scopes_and_prefixes_bind(guarded):
+    _, produce = await guarded.tokens.create("p", [Scope.PRODUCE], prefixes=["orders"])
+    _, consume = await guarded.tokens.create("c", ["consume"])
+    _, admin = await guarded.tokens.create("a", ["admin"])
+    push, claim = "/v1/queues/orders.new/messages", "/v1/queues/orders.new/claim"
+    body = {"payload": 1}
+    assert (await ask(guarded, "POST", push, body, **bearer(produce)))[0] == 201
+    assert (await ask(guarded, "POST", "/v1/queues/mail/messages", body, **bearer(produce)))[0] == 403
+    assert (await ask(guarded, "POST", claim, **bearer(produce)))[0] == 403
+    assert (await ask(guarded, "POST", push, body, **bearer(consume)))[0] == 403
+    assert (await ask(guarded, "POST", claim, **bearer(consume)))[0] == 200
+    assert (await ask(guarded, "PATCH", "/v1/queues/orders.new", {}, **bearer(consume)))[0] == 403
+    assert (await ask(guarded, "PATCH", "/v1/queues/mail", {}, **bearer(admin)))[0] == 200
+    many = {"messages": [{"queue": "orders", "payload": 1}, {"queue": "mail", "payload": 1}]}
+    assert (await ask(guarded, "POST", "/v1/messages", many, **bearer(produce)))[0] == 403
+    unit = {"push": [{"queue": "mail", "payload": 1}]}
+    assert (await ask(guarded, "POST", "/v1/units", unit, **bearer(produce)))[0] == 403
+    _, _, seen = await ask(guarded, "GET", "/v1/queues", **bearer(produce))
+    assert [each["name"] for each in seen["queues"]] == ["orders.new"]
+    _, _, everything = await ask(guarded, "GET", "/v1/queues", **bearer(admin))
+    assert [each["name"] for each in everything["queues"]] == ["mail", "orders.new"]
+
+
+async def test_a_filter_and_a_list_of_jobs_do_not_reach_beyond_a_prefix(guarded):
+    _, admin = await guarded.tokens.create("a", ["admin"])
+    _, limited = await guarded.tokens.create("l", ["produce", "consume"], prefixes=["mine."])
+    _, _, job = await ask(guarded, "POST", "/v1/queues/other.q/jobs", {"payload": 1}, **bearer(admin))
+    for path in (f"/v1/jobs/{job['id']}", f"/v1/jobs/{job['id']}/result", f"/v1/jobs/{job['id']}/events"):
+        assert (await ask(guarded, "GET", path, **bearer(limited)))[0] == 404
+        assert (await ask(guarded, "GET", path, **bearer(admin)))[0] in (200, 202)
+    assert (await ask(guarded, "POST", f"/v1/jobs/{job['id']}/cancel", **bearer(limited)))[0] == 404
+    _, _, found = await ask(guarded, "POST", "/v1/jobs/lookup", {"ids": [job["id"]]}, **bearer(limited))
+    assert found == {"jobs": [None]}
+    assert (await ask(guarded, "POST", "/v1/claim", {"namespace": "other"}, **bearer(limited)))[0] == 403
+    assert (await ask(guarded, "PUT", "/v1/groups/g", {"namespace": "other"}, **bearer(limited)))[0] == 403
+    then = {"then": [{"queues": ["other.q"]}]}
+    assert (await ask(guarded, "POST", "/v1/settle", then, **bearer(limited)))[0] == 403
+
+
+async def test_a_token_ends_when_it_is_revoked_or_over(guarded):
+    token, text = await guarded.tokens.create("a", ["admin"])
+    _, other = await guarded.tokens.create("b", ["admin"], expires_at=guarded.house.broker.now())
+    assert (await ask(guarded, "GET", "/v1/queues", **bearer(text)))[0] == 200
+    assert (await ask(guarded, "GET", "/v1/queues", **bearer(other)))[0] == 401
+    assert (await ask(guarded, "DELETE", f"/v1/tokens/{token.id}", **bearer(text)))[2] == {"deleted": True}
+    assert (await ask(guarded, "GET", "/v1/queues", **bearer(text)))[0] == 401
+
+
+async def test_a_token_s_secret_is_not_kept(guarded):
+    _, admin = await guarded.tokens.create("a", ["admin"])
+    body = {"name": "ci", "scopes": ["produce"], "prefixes": ["x"]}
+    status, _, made = await ask(guarded, "POST", "/v1/tokens", body, **bearer(admin))
+    assert status == 201
+    assert (await ask(guarded, "POST", "/v1/queues/x/messages", {"payload": 1}, **bearer(made["secret"])))[0] == 201
+    secret = made["secret"].rpartition("_")[2]
+    _, _, listed = await ask(guarded, "GET", "/v1/tokens", **bearer(admin))
+    assert [each["name"] for each in listed["tokens"]] == ["a", "ci"]
+    assert secret not in json.dumps(listed)
+    rows = await guarded.house.broker.access.tokens()
+    assert all(bytes.fromhex(secret) != each.digest for each in rows)
+    for bad, field in (
+        ({"name": "x", "scopes": ["all"]}, "scopes"),
+        ({"name": "", "scopes": ["admin"]}, "name"),
+        ({"name": "x", "scopes": []}, "scopes"),
+        ({"name": "x", "scopes": ["admin"], "digest": "00"}, "digest"),
+        ({"name": "x", "scopes": ["admin"], "digest": "00", "id": "a" * 12}, "digest"),
+        ({"name": "x", "scopes": ["admin"], "expires_at": "2030-01-01T00:00:00"}, "expires_at"),
+    ):
+        status, _, problem = await ask(guarded, "POST", "/v1/tokens", bad, **bearer(admin))
+        assert (status, problem["field"]) == (400, field)
+
+
+async def test_keys_of_different_tokens_do_not_meet(guarded):
+    for name in ("a", "b"):
+        _, text = await guarded.tokens.create(name, ["produce"])
+        headers = {"authorization": f"Bearer {text}", "idempotency-key": "same"}
+        await ask(guarded, "POST", "/v1/queues/q/messages", {"payload": name}, headers=headers)
+    assert (await qo.Client(guarded.house.broker).queue("q").depth()).ready == 2
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"host": "localhost"}, 200),
+        ({"host": "[::1]:6632"}, 200),
+        ({"host": "evil.example"}, 403),
+        ({"host": "127.0.0.1.evil.example"}, 403),
+        ({"host": "localhost", "origin": "http://localhost"}, 200),
+        ({"host": "localhost", "origin": "http://evil.example"}, 403),
+        ({"host": "localhost", "origin": "null"}, 403),
+        ({"host": "localhost", "origin": "http://["}, 403),
+    ],
+)
+async def test_a_web_page_is_not_a_caller(server, headers, status):
+    assert (await ask(server, "GET", "/v1/queues", headers=headers))[0] == status
+
+
+# Limits
+
+
+async def test_a_body_that_is_too_large_is_413_however_it_is_sent():
+    async with opened(limits=LimitSettings(body_bytes=1000)) as (running, session):
+        running.session = session
+        body = b'{"payload":"' + b"x" * 2000 + b'"}'
+        status, headers, problem = await ask(running, "POST", "/v1/queues/q/messages", body)
+        assert (status, headers["connection"], problem["field"]) == (413, "close", "body")
+
+        async def pieces():
+            for start in range(0, len(body), 100):
+                yield body[start : start + 100]
+
+        async with session.post("/v1/queues/q/messages", data=pieces()) as answer:
+            assert answer.status == 413
+        assert (await ask(running, "POST", "/v1/queues/q/messages", {"payload": 1}))[0] == 201
+
+
+async def test_too_many_at_once_are_refused():
+    async with opened(limits=LimitSettings(batch=2)) as (running, session):
+        running.session = session
+        status, _, problem = await ask(running, "POST", "/v1/queues/q/messages", {"messages": [{"payload": 1}] * 3})
+        assert (status, problem["field"]) == (413, "messages")
+        id = "00000000-0000-0000-0000-000000000000"
+        assert (await ask(running, "POST", "/v1/jobs/lookup", {"ids": [id] * 3}))[0] == 413
+        item = {"token": "t", "lane": 1, "offset": 1}
+        assert (await ask(running, "POST", "/v1/settle", {"items": [item] * 3}))[0] == 413
+
+
+@pytest.mark.parametrize("limits", [LimitSettings(waiters=2), LimitSettings(waiters_per_client=2)])
+async def test_too_many_waiters_are_sent_away(limits):
+    async with opened(limits=limits) as (running, session):
+        running.session = session
+        path = "/v1/queues/q/claim?wait=true&timeout_ms=60000"
+        claims = [asyncio.create_task(ask(running, "POST", path)) for _ in range(2)]
+        await waiting(running, 2)
+        status, headers, problem = await ask(running, "POST", path)
+        assert (status, headers["retry-after"], problem["type"]) == (429, "1", "urn:qo:throttled")
+        assert (await ask(running, "GET", "/v1/queues/q/stream"))[0] == 429
+        for claim in claims:
+            claim.cancel()
+        await asyncio.gather(*claims, return_exceptions=True)
+        await waiting(running, 0)
+        assert (await ask(running, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=1"))[0] == 204
+
+
+async def connection(server) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = server.url.removeprefix("http://").partition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"", b"408"),
+        (b"GET /livez HT", b"408"),
+        (b"POST /v1/queues/q/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{", b"408"),
+    ],
+)
+async def test_a_request_that_trickles_in_is_cut_off(sent, status):
+    async with opened(limits=LimitSettings(request_seconds=0.05)) as (running, _):
+        reader, writer = await connection(running)
+        writer.write(sent)
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 " + status)
+        writer.close()
+        while running.connections or running.state.tasks:
+            await asyncio.sleep(0.001)
+
+
+async def test_headers_that_are_too_long_are_431(server):
+    for head in (b"x: " + b"y" * 40_000, b"x: y\r\n" * 10_000):
+        reader, writer = await connection(server)
+        writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n" + head + b"\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        writer.close()
+
+
+async def test_many_requests_on_one_connection_are_not_one_long_head(server):
+    reader, writer = await connection(server)
+    padding = b"x: " + b"y" * 10_000
+    for _ in range(10):
+        writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n" + padding + b"\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]))
+    writer.close()
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off():
+    async with opened(limits=LimitSettings(stall_seconds=0.1)) as (running, session):
+        running.session = session
+        big = "x" * 1_000_000
+        messages = {"messages": [{"payload": big}] * 10}
+        for _ in range(2):
+            await ask(running, "POST", "/v1/queues/q/messages", messages)
+        _, writer = await connection(running)
+        writer.transport.pause_reading()
+        writer.write(b"POST /v1/queues/q/claim?messages=20 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
+        while running.connections < 2:
+            await asyncio.sleep(0.001)
+        while running.connections == 2:
+            await asyncio.sleep(0.01)
+        writer.transport.abort()
+
+
+# What it says about itself
+
+
+async def test_metrics_count_and_are_bounded(server):
+    await ask(server, "POST", "/v1/queues/q/messages", {"messages": [{"payload": 1}] * 3})
+    _, _, claimed = await ask(server, "POST", "/v1/queues/q/claim?messages=2")
+    await ask(server, "POST", "/v1/queues/empty/claim")
+    items = [{name: each[name] for name in ("token", "lane", "offset")} for each in claimed["messages"]]
+    await ask(server, "POST", "/v1/settle", {"items": [items[0], items[1] | {"report": "bury"}, items[0]]})
+    async with server.session.get("/metrics", headers={"accept": "application/openmetrics-text,*/*"}) as answer:
+        assert answer.content_type == "text/plain"
+        text = await answer.text()
+    async with server.session.get("/metrics/prometheus") as answer:
+        assert answer.content_type == "text/plain"
+    for line in (
+        'qo_pushed_messages_total{answer="stored"} 3',
+        "qo_claims_total 2",
+        "qo_claims_empty_total 1",
+        "qo_claimed_messages_total 2",
+        'qo_settled_messages_total{outcome="completed"} 1',
+        'qo_settled_messages_total{outcome="buried"} 1',
+        'qo_settled_messages_total{outcome="repeated"} 1',
+        'qo_store_call_seconds_count{verb="settle"} 1',
+        'qo_store_batch_size_bucket{verb="push",le="5"} 1',
+        'qo_queue_depth{queue="q",state="ready"} 1',
+        'qo_queue_depth{queue="q",state="dead"} 1',
+        "qo_waiters 0",
+        "qo_store_up 1",
+        'qo_http_requests_total{route="claim",method="POST",status="204"} 1',
+    ):
+        assert line in text.splitlines()
+    _, _, told = await ask(server, "GET", "/metrics")
+    assert told["qo_claims_total"]["samples"] == [{"name": "qo_claims_total", "labels": {}, "value": 2}]
+
+
+async def test_a_store_that_is_away_is_not_ready_and_does_not_break_the_metrics(server, monkeypatch):
+    async def away(*_):
+        raise Unavailable("the disk is gone")
+
+    for name in ("ready", "queues"):
+        monkeypatch.setattr(server.house.broker._store, name, away)
+    status, headers, problem = await ask(server, "GET", "/readyz")
+    assert (status, headers["retry-after"], problem["detail"]) == (503, "1", "the disk is gone")
+    status, _, body = await ask(server, "GET", "/health")
+    assert (status, body["status"], body["problem"]) == (503, "unhealthy", "the disk is gone")
+    assert (await ask(server, "GET", "/livez"))[0] == 200
+    async with server.session.get("/metrics/prometheus") as answer:
+        assert "qo_store_up 0" in (await answer.text()).splitlines()
+
+
+async def test_an_error_of_our_own_is_a_500_that_tells_nothing(server, monkeypatch, caplog):
+    async def broken(*_, **__):
+        raise RuntimeError("the secret of the payload")
+
+    monkeypatch.setattr(server.house.broker, "push", broken)
+    status, headers, problem = await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
+    assert (status, problem["type"]) == (500, "urn:qo:failure")
+    assert "secret" not in json.dumps(problem)
+    [record] = [record for record in caplog.records if record.name == "qo.server"]
+    assert record.request_id == headers["x-request-id"]
+
+
+async def test_paths_and_methods_that_are_not_there(server):
+    status, _, problem = await ask(server, "GET", "/v2/queues")
+    assert (status, problem["type"]) == (404, "urn:qo:not-found")
+    status, headers, _ = await ask(server, "PUT", "/v1/queues")
+    assert (status, headers["allow"]) == (405, "GET")
+    status, _, problem = await ask(server, "GET", "/v1/queues/%ff")
+    assert (status, problem["field"]) == (400, "path")
+    async with server.session.head("/livez") as answer:
+        assert answer.status == 200
+    status, headers, _ = await ask(server, "GET", "/livez", headers={"x-request-id": "mine-1"})
+    assert headers["x-request-id"] == "mine-1"
+    status, headers, _ = await ask(server, "GET", "/livez", headers={"x-request-id": "not mine"})
+    assert headers["x-request-id"] != "not mine"
+
+
+async def test_logs_have_no_payload_and_no_secret(caplog):
+    caplog.set_level(logging.DEBUG)
+    async with opened(listen=ListenSettings(port=0, auth="token")) as (running, session):
+        running.session = session
+        _, text = await qo.Client(running.house.broker).tokens.create("a", ["admin"])
+        for body in ({"payload": "the secret of a payload"}, {"payload": "the secret of a payload", "wrong": 1}):
+            await ask(running, "POST", "/v1/queues/q/messages", body, **bearer(text))
+        await ask(running, "POST", "/v1/queues/q/claim", **bearer(text))
+    said = "\n".join(
+        record.getMessage() + str(record.__dict__) for record in caplog.records if "aiohttp" not in record.name
+    )
+    assert "the secret of a payload" not in said
+    assert text.rpartition("_")[2] not in said
