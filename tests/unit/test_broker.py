@@ -9,13 +9,14 @@ from datetime import timedelta
 
 import pytest
 
+from qo.broker.backoff import Backoffs
 from qo.broker.broker import Broker
 from qo.broker.gather import Gather
 from qo.core.errors import Closed, Invalid, StoreFull, TimedOut
 from qo.core.lane import Start, StartAt
 from qo.core.lease import Claimed, Nothing
 from qo.core.message import Refused
-from qo.core.polling import PollingStrategy
+from qo.core.polling import GroupBackoff, PollingStrategy
 from qo.stores.sqlite.engine import SqliteEngine
 from tests.clock import ManualClock
 from tests.conformance.saying import ORDERS, done, failed, message, messages, want
@@ -537,3 +538,96 @@ async def test_a_result_is_not_missed_while_its_commit_is_under_way(tmp_path):
     await settling
     assert (await asyncio.wait_for(result, 5)).state == "succeeded"
     await broker.close()
+
+
+async def test_a_group_that_is_asked_for_in_vain_rests_longer(tmp_path, clock):
+    """Others write to another queue all the time; what is waited for is looked for less and less often."""
+    store = Counted(str(tmp_path / "qo.db"), synchronous="off", clock=clock.now)
+    store.calls = {}
+    await store._writer.open()
+    await store._reader.open()
+    other = await SqliteEngine.open(str(tmp_path / "qo.db"), synchronous="off", clock=clock.now)
+    broker = Broker(store, clock=clock, polling=PollingStrategy.fixed(10))
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 1)
+    for _ in range(200):  # two seconds
+        await other.push([message("busy")])
+        await tick(store, clock)
+    asked = len(store.calls["claim"])
+    assert 4 <= asked <= 8  # at once, and after 200, 400, 800 ms
+    assert len(broker._backoffs) == 1
+    assert broker._backoffs.longest <= 2
+    await other.push([message()])
+    for _ in range(250):
+        await other.push([message("busy")])
+        await tick(store, clock)
+    assert delivered(await asyncio.wait_for(waiting, 5)) == [b"1"]
+    assert len(broker._backoffs) == 0  # back to the least, because something was found
+    await broker.close()
+    await other.close()
+
+
+async def tick(store: Counted, clock: ManualClock) -> None:
+    """Move on until the store was asked whether others wrote."""
+    before = len(store.calls.get("changed", []))
+    while len(store.calls.get("changed", [])) == before:
+        clock.move(milliseconds=1)
+        await asyncio.sleep(0.0005)
+
+
+async def test_a_group_that_nobody_waits_in_is_forgotten(clock):
+    backoffs = Backoffs(clock, GroupBackoff(forget_after=timedelta(seconds=10)))
+    backoffs.asked("a", found=False)
+    clock.move(seconds=5)
+    backoffs.asked("b", found=False)
+    assert len(backoffs) == 2
+    clock.move(seconds=6)
+    backoffs.asked("b", found=False)
+    assert len(backoffs) == 1
+    assert backoffs.due("a") is None
+    assert backoffs.due("b") == clock.now() + timedelta(milliseconds=400)
+    assert backoffs.times == 3
+
+
+async def test_higher_priority_is_served_first_then_who_waits_longest(broker):
+    order = []
+
+    async def wait(name: str, priority: int) -> None:
+        await broker.claim_or_wait(want(), None, priority)
+        order.append(name)
+
+    tasks = []
+    for number, (name, priority) in enumerate([("low", -1), ("first", 0), ("second", 0), ("high", 9)], 1):
+        tasks.append(asyncio.create_task(wait(name, priority)))
+        await parked(broker, number)
+    for left in (3, 2, 1, 0):
+        await broker.push([message()])
+        while len(order) < 4 - left:
+            await asyncio.sleep(0)
+    assert order == ["high", "first", "second", "low"]
+    await asyncio.gather(*tasks)
+
+
+async def test_stopping_to_wait_answers_waiters_and_lets_the_rest_go_on(broker):
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 1)
+    await broker.stop_waiting()
+    assert await waiting == Nothing(None)
+    assert await broker.claim_or_wait(want(), None) == Nothing(None)
+    await broker.push([message()])
+    assert delivered(await broker.claim(want())) == [b"1"]
+
+
+async def test_housekeeping_is_expected_once_for_much_traffic(broker, store, clock):
+    for _ in range(5):
+        await broker.push([message()])
+    before = len(store.calls.get("tidy", []))
+    clock.move(seconds=61)
+    while len(store.calls["tidy"]) == before:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    assert len(store.calls["tidy"]) == before + 1
+    await broker.push([message()])
+    clock.move(seconds=61)
+    while len(store.calls["tidy"]) < before + 2:
+        await asyncio.sleep(0.001)

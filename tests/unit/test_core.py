@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qo.broker.ids import COUNTER, Ids
 from qo.core.errors import Invalid, TooLarge
 from qo.core.fate import Again, Back, Canceled, Completed, Dead, Run, Standing, fate_of_loss, fate_of_report, judge_run
 from qo.core.lane import Filter, Start, StartAt, read_start
 from qo.core.lease import Bury, Complete, Fail, Release
-from qo.core.message import Dedupe, MessageId, NewMessage, checked_id, id_text, message_ids
+from qo.core.message import Dedupe, MessageId, NewMessage, checked_id, id_text, message_ids, runs_of_ids
 from qo.core.names import KEY_LIMIT, NAME_LIMIT, checked_key, checked_name, namespace_and_task
-from qo.core.polling import PollingStrategy
+from qo.core.polling import GroupBackoff, PollingStrategy
 from qo.core.queue import QueueSettings
 from qo.core.retry import RetryPolicy
+from tests.clock import START
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = QueueSettings(retry=RetryPolicy(attempts=3, jitter=0.0), max_lost=4)
@@ -262,3 +264,34 @@ def test_settings_survive_being_written_down():
     settings = QueueSettings(lease=timedelta(seconds=1), ttl=timedelta(hours=1), retry=RetryPolicy(attempts=1))
     assert QueueSettings().changed(settings.overrides()) == settings
     assert QueueSettings().overrides() == {}
+
+
+def test_a_group_backs_off_as_the_seed_says():
+    """Threshold 5: 100 ms four times, then doubled up to 2000 ms; found something: back to 100."""
+    rule = GroupBackoff(threshold=5)
+    state, seen = rule.start(), []
+    for _ in range(10):
+        state = rule.after(state, found=False)
+        seen.append(state.interval / timedelta(milliseconds=1))
+    assert seen == [100, 100, 100, 100, 200, 400, 800, 1600, 2000, 2000]
+    assert rule.after(state, found=True) == rule.start()
+    assert GroupBackoff().after(GroupBackoff().start(), found=False).interval == timedelta(milliseconds=200)
+
+
+@given(st.integers(1, 40), st.integers(1, 200))
+def test_ids_of_a_process_count_up(pushes, count):
+    moments = iter(START + timedelta(milliseconds=7 * number) for number in range(1000))
+    ids = Ids(lambda: next(moments))
+    taken = [id for _ in range(pushes) for id in ids.take(count)]
+    assert taken == sorted(set(taken))
+    assert all(id[6] >> 4 == 7 and id[8] >> 6 == 2 for id in taken)
+    assert len(runs_of_ids(taken)) <= 1 + pushes * 7 // 20
+
+
+def test_ids_begin_anew_before_their_counter_is_full():
+    ids = Ids(lambda: START)
+    ids.take(1)
+    ids._entropy |= COUNTER - 1
+    last = ids.take(2)
+    assert len(set(last)) == 2
+    assert runs_of_ids(last)[0][2] == 2

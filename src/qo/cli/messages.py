@@ -15,6 +15,7 @@ from qo.client.client import Client
 from qo.client.delivery import Delivery
 from qo.client.outgoing import Message
 from qo.core.errors import Invalid
+from qo.core.lease import Release
 from qo.core.message import BYTES_CONTENT, CONTENT_TYPE
 
 LINES_AT_ONCE = 1000
@@ -122,12 +123,10 @@ async def _pop(client: Client, given: argparse.Namespace) -> int:
     deliveries = await queue.claim(given.messages, wait=given.wait, kinds=given.kind, key=given.key)
     for delivery in deliveries:
         print(_shown(delivery, as_json=given.json), flush=True)
-        if given.release:
-            continue
-        await delivery.complete()
-    if given.release:
-        for delivery in reversed(deliveries):
-            await delivery.release()
+        if not given.release:
+            await delivery.complete()
+    if given.release and deliveries:
+        await client.front.settle([delivery.settlement(Release()) for delivery in deliveries])
     if not deliveries:
         print(f"nothing in '{given.queue}'", file=sys.stderr)
     return 0 if deliveries else 1

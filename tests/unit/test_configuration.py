@@ -1,0 +1,145 @@
+"""Configuration: the file, the environment and flags, and mistakes in them."""
+
+from __future__ import annotations
+
+import pytest
+
+from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, read_configuration, settings
+from qo.core.errors import Invalid
+from qo.server.settings import LimitSettings, ListenSettings, LogSettings, MetricSettings, PollSettings
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(flags=None, **environment):
+    return read_configuration(flags, environment=environment)
+
+
+def test_each_source_weighs_more_than_the_one_before(here):
+    assert read().values["server.port"] == (6632, "default")
+    (here / "qo.toml").write_text('store = "sqlite:///a.db"\n[server]\nport = 7000\n[limits]\nrequest_seconds = 5\n')
+    assert read().values["server.port"] == (7000, "qo.toml")
+    assert read(QO_SERVER_PORT="7001").values["server.port"] == (7001, "QO_SERVER_PORT")
+    assert read({"server.port": 7002}, QO_SERVER_PORT="7001").values["server.port"] == (7002, "--port")
+    assert read({"server.port": None}).values["server.port"] == (7000, "qo.toml")
+    built = read(QO_LOG_REQUESTS="true", QO_STORE="sqlite:///b.db").server_settings()
+    assert (built.store, built.limits.request_seconds, built.log.requests) == ("sqlite:///b.db", 5.0, True)
+
+
+def test_a_file_by_name(here):
+    other = here / "other.toml"
+    other.write_text("[log]\nlevel = 'debug'\n")
+    assert read_configuration(path=str(other), environment={})["log.level"] == "debug"
+    assert read(QO_CONFIG=str(other))["log.level"] == "debug"
+    with pytest.raises(Invalid, match=r"no file nowhere\.toml"):
+        read_configuration(path="nowhere.toml", environment={})
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "says"),
+    [
+        ("[server]\nprot = 1", "server.prot", "did you mean 'server.port'"),
+        ("stoer = 'x'", "stoer", "did you mean 'store'"),
+        ("[servre]\nport = 1", "servre", "is not a setting"),
+        ("[server]\nport = 'many'", "server.port", "must be of type int, not str"),
+        ("[server]\nport = true", "server.port", "must be of type int, not bool"),
+        ("[server\n", "config", "is not TOML"),
+    ],
+)
+def test_mistakes_in_the_file(here, text, field, says):
+    (here / "qo.toml").write_text(text)
+    with pytest.raises(Invalid, match=says) as raised:
+        read()
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("QO_SERVER_PROT", "1", "did you mean 'QO_SERVER_PORT'"),
+        ("QO_SERVER_PORT", "many", "must be of type int"),
+        ("QO_LOG_REQUESTS", "maybe", "must be true or false"),
+        ("POLL_DB_INTERVAL", "soon", "must be of type float"),
+    ],
+)
+def test_mistakes_in_the_environment(name, value, says):
+    with pytest.raises(Invalid, match=says) as raised:
+        read(**{name: value})
+    assert raised.value.field == name
+
+
+def test_the_names_of_queen_are_aliases():
+    given = dict.fromkeys(ALIASES, "7")
+    built = read(**given).server_settings().long_polling
+    assert built == PollSettings(
+        check_interval_ms=7,
+        group_interval_ms=7,
+        max_interval_ms=7,
+        backoff_threshold=7,
+        backoff_multiplier=7,
+        forget_after_seconds=7,
+    )
+    assert read(POLL_DB_INTERVAL="7", QO_LONG_POLLING_GROUP_INTERVAL_MS="8")["long_polling.group_interval_ms"] == 8
+    assert set(ALIASES) == {
+        "POLL_WORKER_INTERVAL",
+        "POLL_DB_INTERVAL",
+        "QUEUE_MAX_POLL_INTERVAL",
+        "QUEUE_BACKOFF_THRESHOLD",
+        "QUEUE_BACKOFF_MULTIPLIER",
+        "QUEUE_BACKOFF_CLEANUP_THRESHOLD",
+    }
+
+
+def test_names_without_effect_are_accepted_with_a_warning():
+    warnings = read(**dict.fromkeys(WITHOUT_EFFECT, "7")).warnings
+    assert [warning.split()[0] for warning in warnings] == [
+        "POLL_WORKER_COUNT",
+        "POLL_BACKOFF_THRESHOLD",
+        "POLL_MAX_INTERVAL",
+    ]
+
+
+def test_the_defaults_are_the_seed_s():
+    poll = PollSettings()
+    assert (poll.check_interval_ms, poll.group_interval_ms, poll.max_interval_ms) == (50, 100, 2000)
+    assert (poll.backoff_threshold, poll.backoff_multiplier, poll.forget_after_seconds) == (1, 2.0, 3600)
+    assert settings()["server.port"].default == 6632
+
+
+@pytest.mark.parametrize(
+    ("make", "field"),
+    [
+        (lambda: ListenSettings(host="0.0.0.0"), "server.host"),
+        (lambda: ListenSettings(host="::"), "server.host"),
+        (lambda: ListenSettings(host="example.org"), "server.host"),
+        (lambda: ListenSettings(port=70000), "server.port"),
+        (lambda: ListenSettings(workers=0), "server.workers"),
+        (lambda: ListenSettings(auth="maybe"), "server.auth"),
+        (lambda: ListenSettings(stop_seconds=-1), "server.stop_seconds"),
+        (lambda: LimitSettings(body_bytes=0), "limits.body_bytes"),
+        (lambda: LimitSettings(stall_seconds=float("nan")), "limits.stall_seconds"),
+        (lambda: PollSettings(group_interval_ms=0), "group_interval_ms"),
+        (lambda: PollSettings(max_interval_ms=10), "max_interval_ms"),
+        (lambda: PollSettings(backoff_threshold=0), "backoff_threshold"),
+        (lambda: PollSettings(backoff_multiplier=0.5), "backoff_multiplier"),
+        (lambda: PollSettings(forget_after_seconds=0), "forget_after_seconds"),
+        (lambda: LogSettings(level="loud"), "log.level"),
+        (lambda: LogSettings(format="xml"), "log.format"),
+        (lambda: MetricSettings(queues=-1), "metrics.queues"),
+    ],
+)
+def test_a_bad_value_is_named(make, field):
+    with pytest.raises(Invalid) as raised:
+        make()
+    assert raised.value.field == field
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
+def test_loopback_needs_no_authentication(host):
+    ListenSettings(host=host)
+    ListenSettings(host="0.0.0.0", auth="token")
+    ListenSettings(host="0.0.0.0", insecure=True)
