@@ -22,6 +22,7 @@ SOAK = {
     "QO_RETRY_SECONDS": "20",
     "QO_CONCURRENCY_SECONDS": "60",
     "QO_PLAN_MESSAGES": "1000000",
+    "QO_FUZZ_SECONDS": "60",
 }
 
 

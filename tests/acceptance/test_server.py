@@ -271,7 +271,7 @@ async def test_when_a_server_is_killed_the_other_serves_its_waiters_and_its_leas
 
 def test_several_processes_share_a_port(tmp_path, shared):
     with Serving(tmp_path, "--store", shared, "--workers", "2") as server:
-        children = set()
+        children: set[int] = set()
         while len(children) < 2:
             children = set(_children(server.process.pid))
             time.sleep(0.01)

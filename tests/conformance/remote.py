@@ -28,6 +28,9 @@ class Running:
         self.url = url
         self.house = house
         self.state = state
+        self.session: Any = None
+        self.tokens: Any = None
+        """What tests hang on to it."""
         self._listening = listening
 
     @property

@@ -211,7 +211,7 @@ async def test_a_throttled_call_waits_as_it_was_told(engine, monkeypatch):
         first = asyncio.create_task(client.queue("q").claim(wait=0.3))
         while not running.house.all_waiting:
             await sleep(0.001)
-        monkeypatch.setattr(transport.asyncio, "sleep", noted)
+        monkeypatch.setattr(asyncio, "sleep", noted)
         assert await client.queue("q").claim(wait=0.1) == []
         assert rests
         assert await first == []

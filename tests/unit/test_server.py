@@ -211,6 +211,24 @@ async def test_what_was_claimed_for_a_client_that_hung_up_is_given_back(server, 
     assert (status, claimed["messages"][0]["attempt"]) == (200, 1)
 
 
+async def test_a_client_that_sends_on_and_hangs_up_is_noticed_for_each_of_its_requests(server):
+    _, writer = await connection(server)
+    claim = (
+        b"POST /v1/queues/q/claim?wait=true&timeout_ms=60000 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
+    )
+    writer.write(claim * 3)
+    await waiting(server, 1)
+    writer.close()
+    await waiting(server, 0)
+    while server.state.tasks:
+        await asyncio.sleep(0.001)
+    reader, writer = await connection(server)
+    writer.write(claim + b"what is this\r\n\r\n")
+    assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 400")
+    await waiting(server, 0)
+    writer.close()
+
+
 async def test_waiters_of_a_higher_priority_are_served_first(server):
     order = []
 
@@ -436,7 +454,7 @@ async def test_a_token_s_secret_is_not_kept(guarded):
     rows = await guarded.house.broker.access.tokens()
     assert all(bytes.fromhex(secret) != each.digest for each in rows)
     for bad, field in (
-        ({"name": "x", "scopes": ["all"]}, "scopes"),
+        ({"name": "x", "scopes": ["all"]}, "scopes[...]"),
         ({"name": "", "scopes": ["admin"]}, "name"),
         ({"name": "x", "scopes": []}, "scopes"),
         ({"name": "x", "scopes": ["admin"], "digest": "00"}, "digest"),
@@ -571,6 +589,7 @@ async def test_a_client_that_takes_nothing_of_its_answer_is_cut_off():
         for _ in range(2):
             await ask(running, "POST", "/v1/queues/q/messages", messages)
         _, writer = await connection(running)
+        assert isinstance(writer.transport, asyncio.Transport)
         writer.transport.pause_reading()
         writer.write(b"POST /v1/queues/q/claim?messages=20 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
         while running.connections < 2:

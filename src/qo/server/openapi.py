@@ -8,18 +8,20 @@ from typing import Any
 
 import msgspec
 
+from qo.core.names import KEY_LIMIT, NAME_LIMIT
 from qo.core.version import __version__
 from qo.server.router import Route
+from qo.wire.kinds import NO_CONTROL
 from qo.wire.problems import CONTENT, KINDS, Problem
 
 REFERENCE = "#/components/schemas/{name}"
-NAMED = {"type": "string", "minLength": 1, "maxLength": 255}
+NAMED = {"type": "string", "minLength": 1, "maxLength": NAME_LIMIT, "pattern": NO_CONTROL}
 UUID = {"type": "string", "format": "uuid"}
 KEY_HEADER = {
     "name": "Idempotency-Key",
     "in": "header",
     "required": False,
-    "schema": {"type": "string", "minLength": 1, "maxLength": 512},
+    "schema": {"type": "string", "minLength": 1, "maxLength": KEY_LIMIT},
     "description": "Makes the call safe to repeat within an hour: the second time the first answer is given.",
 }
 REPEATABLE = {"claim", "claim_anywhere", "settle", "extend", "lookup", "create_token", "revoke_token"}

@@ -10,7 +10,7 @@ import asyncio
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from qo.server.settings import LimitSettings
 
@@ -27,6 +27,8 @@ class Patient(HttpToolsProtocol):
         self._head_bytes = 0
         self._in_head = True
         self._under_way = False
+        self._cycles: list[RequestResponseCycle] = []
+        """Requests whose answers are not complete; several, if the client does not wait for one before the next."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -35,6 +37,7 @@ class Patient(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop(self._arriving)
         self._stop(self._stalled)
+        self._tell_of_the_end()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -61,6 +64,8 @@ class Patient(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+        self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
+        self._cycles.append(self.cycle)
 
     def on_message_complete(self) -> None:
         """Mostly a request arrives in one piece, and needs no timer."""
@@ -99,7 +104,16 @@ class Patient(HttpToolsProtocol):
                 b"HTTP/1.1 %d %s\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
                 % (status.value, status.phrase.encode())
             )
+        self._tell_of_the_end()
         self.transport.close()
+
+    def _tell_of_the_end(self) -> None:
+        """Nobody is left to answer: not the newest request alone, but all that are waiting for their answer."""
+        for cycle in self._cycles:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self._cycles = []
 
     def _stop(self, timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:

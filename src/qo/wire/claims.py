@@ -36,6 +36,7 @@ from qo.core.message import checked_id, id_text
 from qo.core.names import DEFAULT_GROUP, checked_name
 from qo.core.queue import duration
 from qo.wire.content import Json, packed, packed_result, unpacked, unpacked_result
+from qo.wire.kinds import Count, Delay, Key, Name, Seconds
 from qo.wire.messages import MessageBody, PushedBody
 
 DEFAULT_TIMEOUT_MS = 30_000
@@ -44,20 +45,20 @@ DEFAULT_TIMEOUT_MS = 30_000
 class WantBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What a claim asks for. `start` is where a group that is new begins: "all", "new" or a time."""
 
-    queues: list[str] = []
+    queues: list[Name] = []
     namespace: str | None = None
     task: str | None = None
-    group: str = DEFAULT_GROUP
+    group: Name = DEFAULT_GROUP
     start: str = "all"
-    kinds: list[str] | None = None
-    key: str | None = None
-    messages: int = 1
-    lanes: int | None = None
-    lane_messages: int | None = None
-    lease_seconds: float | None = None
-    owner: str | None = None
+    kinds: list[Name] | None = None
+    key: Key | None = None
+    messages: Count = 1
+    lanes: Count | None = None
+    lane_messages: Count | None = None
+    lease_seconds: Seconds | None = None
+    owner: Name | None = None
     auto_settle: bool = False
-    token: str | None = None
+    token: Name | None = None
 
 
 class ClaimBody(WantBody, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -113,7 +114,7 @@ class SettlementBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     result: Json = UNSET
     result_base64: str | UnsetType = UNSET
     error: str = ""
-    after_seconds: float | None = None
+    after_seconds: Delay | None = None
     started_at: datetime | None = None
 
 
@@ -152,7 +153,7 @@ class LeaseBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Hold everything under this token for so long from now; and which of its messages have started."""
 
     token: str
-    lease_seconds: float
+    lease_seconds: Seconds
     started: list[PlaceBody] = []
 
 

@@ -10,12 +10,13 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from qo.core.access import Token, read_scopes
+from qo.core.access import Scope, Token, read_scopes
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import CancelAnswer, DeadLetter, Event, GroupInfo, Job, JobState, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings
 from qo.wire.claims import read_start_text, write_start
 from qo.wire.content import Json, packed, packed_result, unpacked, unpacked_result
+from qo.wire.kinds import Id, Key, Name
 
 Settings = dict[str, Any]
 """Settings of a queue by name, durations in seconds."""
@@ -84,7 +85,7 @@ class JobsReply(msgspec.Struct):
 
 
 class LookupBody(msgspec.Struct, forbid_unknown_fields=True):
-    ids: list[str]
+    ids: list[Id]
 
 
 class FoundReply(msgspec.Struct):
@@ -94,8 +95,8 @@ class FoundReply(msgspec.Struct):
 
 
 class CancelBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    ids: list[str]
-    group: str = DEFAULT_GROUP
+    ids: list[Id]
+    group: Name = DEFAULT_GROUP
 
 
 class CanceledOne(msgspec.Struct):
@@ -135,8 +136,8 @@ class DeadReply(msgspec.Struct):
 class LettersBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Dead letters by id; no ids: all (retry: up to a thousand)."""
 
-    ids: list[str] | None = None
-    group: str = DEFAULT_GROUP
+    ids: list[Id] | None = None
+    group: Name = DEFAULT_GROUP
 
 
 class IdsReply(msgspec.Struct):
@@ -169,7 +170,7 @@ class FilterGroupBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
     """A group in these queues, or in all queues of a namespace or task, those that appear later too."""
 
     start: str = "all"
-    queues: list[str] = []
+    queues: list[Name] = []
     namespace: str | None = None
     task: str | None = None
 
@@ -178,7 +179,7 @@ class SeekBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Move to "all" (the start), "new" (the end), a time, or an offset; in one key's lane, or in all."""
 
     to: str | int
-    key: str | None = None
+    key: Key | None = None
 
 
 class HealthReply(msgspec.Struct, kw_only=True):
@@ -192,9 +193,9 @@ class HealthReply(msgspec.Struct, kw_only=True):
 class NewTokenBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A token to make. Who has made the secret already gives its `id` and the SHA-256 of its secret, in hex."""
 
-    name: str
-    scopes: list[str]
-    prefixes: list[str] = []
+    name: Name
+    scopes: list[Scope]
+    prefixes: list[Name] = []
     expires_at: datetime | None = None
     id: str | None = None
     digest: str | None = None

@@ -25,14 +25,15 @@ from qo.core.message import (
 from qo.core.names import DEFAULT_KIND
 from qo.core.queue import duration
 from qo.wire.content import Json, packed, unpacked
+from qo.wire.kinds import Base64, Delay, Id, Key, Name, Priority, Seconds
 from qo.wire.problems import Problem, error_of, problem_of
 
 
 class DedupeBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A key under which only one message is accepted: for a window, or until the first one is finished."""
 
-    key: str
-    window_seconds: float | None = None
+    key: Key
+    window_seconds: Seconds | None = None
     scope: DedupeScope = DedupeScope.QUEUE
 
 
@@ -40,16 +41,16 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     """One message to push: a payload as JSON, or other bytes as base64, and what else is said about it."""
 
     payload: Json = UNSET
-    payload_base64: str | UnsetType = UNSET
-    queue: str | None = None
-    id: str | None = None
-    kind: str = DEFAULT_KIND
-    key: str | None = None
-    priority: int = 0
+    payload_base64: Base64 | UnsetType = UNSET
+    queue: Name | None = None
+    id: Id | None = None
+    kind: Name = DEFAULT_KIND
+    key: Key | None = None
+    priority: Priority = 0
     headers: dict[str, str] | None = None
-    delay_seconds: float | None = None
+    delay_seconds: Delay | None = None
     due_at: datetime | None = None
-    ttl_seconds: float | None = None
+    ttl_seconds: Seconds | None = None
     dedupe: str | DedupeBody | None = None
 
 

@@ -17,8 +17,9 @@ class RemoteAccess:
 
     async def add_token(self, token: Token) -> None:
         """The secret does not travel: its digest does."""
-        scopes, prefixes = [each.value for each in token.scopes], list(token.prefixes)
-        body = NewTokenBody(token.name, scopes, prefixes, token.expires_at, token.id, token.digest.hex())
+        body = NewTokenBody(
+            token.name, list(token.scopes), list(token.prefixes), token.expires_at, token.id, token.digest.hex()
+        )
         await self._transport.call("POST", "/v1/tokens", body)
 
     async def token(self, id: str) -> Token | None:

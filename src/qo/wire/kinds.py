@@ -1,0 +1,29 @@
+"""What numbers and names may be, as the document tells it. They are checked where they mean something, in `core`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from qo.core.lease import CLAIM_LIMIT
+from qo.core.message import PRIORITY_LIMIT
+from qo.core.names import KEY_LIMIT, NAME_LIMIT
+from qo.core.queue import LONGEST
+
+
+def _told(**schema: Any) -> Meta:
+    return Meta(extra_json_schema=schema)
+
+
+NO_CONTROL = r"^[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"
+MOST_SECONDS = LONGEST.total_seconds()
+
+Name = Annotated[str, _told(minLength=1, maxLength=NAME_LIMIT, pattern=NO_CONTROL)]
+Key = Annotated[str, _told(minLength=1, maxLength=KEY_LIMIT, pattern=NO_CONTROL)]
+Id = Annotated[str, _told(format="uuid")]
+Base64 = Annotated[str, _told(contentEncoding="base64")]
+Priority = Annotated[int, _told(minimum=-PRIORITY_LIMIT, maximum=PRIORITY_LIMIT)]
+Count = Annotated[int, _told(minimum=1, maximum=CLAIM_LIMIT)]
+Seconds = Annotated[float, _told(exclusiveMinimum=0, maximum=MOST_SECONDS)]
+Delay = Annotated[float, _told(minimum=0, maximum=MOST_SECONDS)]
