@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run test check soak bench clean lock
+.PHONY: run demo test check soak bench clean lock
 
-run: $(READY)            ## set up and run the demo
+run: $(READY)            ## set up and serve an embedded store on port 6632
+	$(BIN)/qo serve
+
+demo: $(READY)           ## set up and run a few thousand jobs with failures and retries
 	$(BIN)/qo demo
 
 test: check              ## set up, check, and run every suite, with seconds for each
@@ -24,6 +27,7 @@ soak: $(READY)           ## everything at full length: mutants, 500 kills, long 
 bench: $(READY)          ## ratios against peers and limits, from one run
 	$(BIN)/python -m benchmarks.embedded
 	$(BIN)/python -m benchmarks.postgres
+	$(BIN)/python -m benchmarks.http
 
 clean:
 	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -13,9 +14,19 @@ from pathlib import Path
 import pytest
 
 import qo
+from qo.broker.broker import Broker
+from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, settings
 from qo.cli.main import parser
+from qo.client.steps import Steps
 from qo.core import errors
+from qo.server.router import ADMIN, CONSUME, LOOK, PRODUCE
+from qo.server.routes import service, v1
+from qo.stores.sqlite.engine import SqliteEngine
+from qo.wire.problems import KINDS
+from tests.acceptance.shell import run_lines
+from tests.conformance.remote import serving
 from tests.postgres import Server
+from tests.serving import Serving
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
@@ -29,6 +40,32 @@ def snippets() -> list:
         for number, (code, output) in enumerate(SNIPPET.findall(path.read_text()), 1):
             found.append(pytest.param(code, output, id=f"{path.relative_to(REPOSITORY)}-{number}"))
     return found
+
+
+SERVER = "localhost:6632"
+"""What the documents call the reader's server."""
+
+SHELL = re.compile(r"^```sh( server)?\n(.*?)^```$(?:\s*^```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
+
+
+def shell_snippets() -> list:
+    found = []
+    for path in DOCUMENTS:
+        for number, (served, lines, output) in enumerate(SHELL.findall(path.read_text()), 1):
+            found.append(pytest.param(bool(served), lines, output, id=f"{path.relative_to(REPOSITORY)}-sh-{number}"))
+    return found
+
+
+@pytest.mark.parametrize(("served", "lines", "output"), shell_snippets())
+def test_a_shell_snippet_prints_what_it_says(served, lines, output, tmp_path):
+    """Where the document's output has an ellipsis, anything may stand."""
+    if served:
+        with Serving(tmp_path) as server:
+            said = run_lines(lines.replace(SERVER, server.url.removeprefix("http://")), tmp_path)
+    else:
+        said = run_lines(lines, tmp_path)
+    pattern = ".*".join(re.escape(part) for part in output.split("…"))
+    assert re.fullmatch(pattern, said, re.DOTALL), said
 
 
 DATABASE = "postgresql://localhost/app"
@@ -48,9 +85,12 @@ def test_a_snippet_runs_and_prints_what_it_says(request, code, output, tmp_path)
         server: Server = request.getfixturevalue("server")
         server.psql("SET client_min_messages = error; DROP SCHEMA IF EXISTS qo CASCADE")
         code = code.replace(DATABASE, server.url)
-    run = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    with contextlib.ExitStack() as stack:
+        if SERVER in code:
+            code = code.replace(f"http://{SERVER}", stack.enter_context(Serving(tmp_path)).url)
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
     assert run.returncode == 0, run.stderr
     assert run.stdout == output
 
@@ -93,6 +133,30 @@ def test_the_reference_has_every_error():
     assert [name for name in names if name not in drawn] == []
 
 
+def test_the_reference_has_every_route_with_its_scope():
+    text = (REPOSITORY / "docs/reference/http.md").read_text()
+    scopes = {None: "none", PRODUCE: "produce", CONSUME: "consume", ADMIN: "admin", LOOK: "produce or consume"}
+    routes = [*v1.ROUTES, *service.routes(v1.ROUTES)]
+    rows = [f"| `{each.method} {each.path}` | {scopes[each.scopes]} | {each.summary} |" for each in routes]
+    assert [row for row in rows if row not in text] == []
+    assert [kind.name for kind in KINDS if f"| {kind.status.value} | `{kind.name}` |" not in text] == []
+
+
+def test_the_reference_has_every_setting_of_a_server():
+    text = (REPOSITORY / "docs/reference/server.md").read_text()
+    missing = [each.key for each in settings().values() if f"| `{each.key}` | {each.default} |" not in text]
+    assert missing == []
+    assert [name for name in ALIASES if f"| `{name}` | `{ALIASES[name]}` |" not in text] == []
+    assert [name for name in WITHOUT_EFFECT if f"`{name}`" not in text] == []
+
+
+async def test_the_reference_has_every_metric():
+    text = (REPOSITORY / "docs/reference/server.md").read_text()
+    async with serving(Broker(await SqliteEngine.open(":memory:"))) as running:
+        metrics = await service.all_metrics(running.house)
+    assert [each.name for each in metrics if f"| `{each.name}` | {each.kind} |" not in text] == []
+
+
 def test_the_reference_has_every_command():
     text = (REPOSITORY / "docs/reference/commands.md").read_text()
     [commands] = [action.choices for action in parser()._actions if isinstance(action.choices, dict)]
@@ -101,7 +165,8 @@ def test_the_reference_has_every_command():
 
 def test_the_reference_has_every_method_of_a_queue():
     text = (REPOSITORY / "docs/reference/client.md").read_text()
-    public = [name for name in vars(qo.Queue) if not name.startswith("_") and callable(getattr(qo.Queue, name))]
+    named = {**vars(qo.Queue), **vars(Steps)}
+    public = [name for name in named if not name.startswith("_") and callable(getattr(qo.Queue, name))]
     inside = {"want"}
     assert [name for name in public if f"{name}(" not in text and name not in inside] == []
 
@@ -110,10 +175,13 @@ def test_the_reference_has_every_method_of_a_queue():
 def test_the_sync_client_has_every_method_of_the_async_one(sync, asynchronous):
     from qo.client import sync as shell
     from qo.client import sync_handles as handles
+    from qo.client.buffer import Buffer
     from qo.client.dead import DeadLetters
+    from qo.client.tokens import Tokens
 
     pairs = [(sync, asynchronous), (shell.SyncQueue, qo.Queue), (handles.SyncDelivery, qo.Delivery),
-             (handles.SyncJobHandle, qo.JobHandle), (handles.SyncDeadLetters, DeadLetters)]  # fmt: skip
+             (handles.SyncJobHandle, qo.JobHandle), (handles.SyncDeadLetters, DeadLetters),
+             (handles.SyncTokens, Tokens), (handles.SyncBuffer, Buffer)]  # fmt: skip
     for ours, theirs in pairs:
         names = {name for name, value in vars(theirs).items() if not name.startswith("_") and inspect.isfunction(value)}
         missing = {name for name in names if not hasattr(ours, name)} - {"want", "settle", "note_settled"}

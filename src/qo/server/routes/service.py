@@ -73,14 +73,14 @@ async def metrics(house: House, request: Request) -> Response:
     accepted = request.headers.get(b"accept", b"")
     if any(kind in accepted for kind in _PLAIN):
         return await prometheus(house, request)
-    return reply(as_json(await _all_metrics(house)))
+    return reply(as_json(await all_metrics(house)))
 
 
 async def prometheus(house: House, _: Request) -> Response:
-    return Response(200, prometheus_text(await _all_metrics(house)).encode(), PROMETHEUS)
+    return Response(200, prometheus_text(await all_metrics(house)).encode(), PROMETHEUS)
 
 
-async def _all_metrics(house: House) -> list[Metric]:
+async def all_metrics(house: House) -> list[Metric]:
     """What was counted, and what the store says now."""
     return [*house.broker.metrics.metrics(), *await _queue_metrics(house)]
 
