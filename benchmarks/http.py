@@ -22,10 +22,11 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-from qo.client.queue import Queue
-from qo.client.outgoing import Message
-from qo.connect import connect
 from tests.postgres import Server as Database
+
+from qo.client.outgoing import Message
+from qo.client.queue import Queue
+from qo.connect import connect
 
 CONNECTIONS = 64
 BATCHES = (1, 10, 100)
@@ -39,7 +40,8 @@ BODY = b'{"answer":"stored","id":"01a1e599-6a2f-7f4f-805a-7f3ecc4391af"}'
 async def app(scope, receive, send):
     while (await receive()).get("more_body"):
         pass
-    await send({"type": "http.response.start", "status": 201, "headers": [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]})
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(BODY))]
+    await send({"type": "http.response.start", "status": 201, "headers": headers})
     await send({"type": "http.response.body", "body": BODY})
 listening = bind("127.0.0.1", 0)
 print(listening.getsockname()[1], flush=True)
@@ -85,7 +87,11 @@ def _port(log: Any) -> int:
 
 def load(**task: Any) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.load"], input=json.dumps(task) + "\n", capture_output=True, text=True, check=True
+        [sys.executable, "-m", "benchmarks.load"],
+        input=json.dumps(task) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
     )
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.get("bad") is None, found["bad"]
@@ -102,13 +108,20 @@ def pushes_per_second(port: int, size: int, seconds: float) -> float:
     return found["answers"] / found["seconds"]
 
 
-def claims_per_second(port: int, store: str, size: int, seconds: float, stocked: int) -> float:
+def claims_per_second(port: int, size: int, seconds: float, stocked: int) -> float:
     """Requests per second that claim a batch of this size, settled at delivery, from a stocked queue."""
     queue = secrets.token_hex(4)
     body = json.dumps({"messages": 1000 * [{"payload": PAYLOAD}]})
     load(do="rate", port=port, path=f"/v1/queues/{queue}/messages", body=body, seconds=stocked / 25_000, connections=4)
-    found = load(do="rate", port=port, path=f"/v1/queues/{queue}/claim", seconds=seconds, connections=CONNECTIONS if size == 1 else 16,
-                 body=json.dumps({"messages": size, "auto_settle": True, "wait": True, "timeout_ms": 1000}))  # fmt: skip
+    terms = {"messages": size, "auto_settle": True, "wait": True, "timeout_ms": 1000}
+    found = load(
+        do="rate",
+        port=port,
+        path=f"/v1/queues/{queue}/claim",
+        seconds=seconds,
+        connections=CONNECTIONS if size == 1 else 16,
+        body=json.dumps(terms),
+    )
     with urlopen(f"http://127.0.0.1:{port}/v1/queues/{queue}/depth", timeout=30) as answer:
         assert json.load(answer)["ready"] > 0, "the queue ran dry: stock more"
     return found["answers"] / found["seconds"]
@@ -147,7 +160,7 @@ def rounds(store: str, count: int, seconds: float, *, new_store: Any) -> None:
                 for size in BATCHES:
                     pushed[size].append(pushes_per_second(port, size, seconds) * size)
                 for size in BATCHES:
-                    claimed[size].append(claims_per_second(port, url, size, seconds, 30_000 * seconds) * size)
+                    claimed[size].append(claims_per_second(port, size, seconds, 30_000 * seconds) * size)
             url = new_store()
             for size in BATCHES:
                 alone[size].append(asyncio.run(store_alone(url, size, seconds)))
@@ -169,7 +182,14 @@ def wake(store: str, url: str, waiters: int, pushes: int) -> None:
     """Latency from a push to the answer of one of many waiters; and what a waiter costs."""
     with serving(url) as (port, process):
         before = resident(process)
-        task = {"do": "wakes", "port": port, "queue": secrets.token_hex(4), "waiters": waiters, "pushes": pushes, "rest": 0.02}
+        task = {
+            "do": "wakes",
+            "port": port,
+            "queue": secrets.token_hex(4),
+            "waiters": waiters,
+            "pushes": pushes,
+            "rest": 0.02,
+        }
         client = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.load"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -8,7 +8,8 @@ import msgspec
 
 from qo.client.remote.transport import Transport
 from qo.core.access import Token
-from qo.wire.looking import DeletedReply, NewTokenBody, TokensReply, read_token
+from qo.wire.queues import DeletedReply
+from qo.wire.tokens import NewTokenBody, TokensReply, read_token
 
 
 class RemoteAccess:

@@ -15,16 +15,12 @@ from qo.core.message import MessageId, checked_id, id_text
 from qo.core.outcome import CancelAnswer
 from qo.core.queue import QueueSettings
 from qo.wire.claims import write_start
-from qo.wire.looking import (
-    CancelBody,
-    CanceledOne,
-    CanceledReply,
+from qo.wire.jobs import CancelBody, CanceledOne, CanceledReply, IdsReply, LettersBody
+from qo.wire.queues import (
     CountReply,
     CreatedReply,
     DeletedReply,
     FilterGroupBody,
-    IdsReply,
-    LettersBody,
     PausedReply,
     SeekBody,
     SettingsReply,

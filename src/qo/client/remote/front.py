@@ -28,9 +28,10 @@ from qo.core.lease import (
 )
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Stored, id_text, message_ids
 from qo.core.outcome import Job
-from qo.wire.claims import (
-    ClaimBody,
-    ClaimReply,
+from qo.wire.claims import ClaimBody, ClaimReply, read_deliveries, want_fields, write_want
+from qo.wire.jobs import JobBody, read_job
+from qo.wire.messages import BatchBody, PushReply, read_pushed, write_message
+from qo.wire.settling import (
     ExtendBody,
     ExtendReply,
     SettleBody,
@@ -38,16 +39,11 @@ from qo.wire.claims import (
     UnitBody,
     UnitReply,
     read_claimed,
-    read_deliveries,
     read_held,
     read_settled,
-    want_fields,
     write_extension,
     write_settlement,
-    write_want,
 )
-from qo.wire.looking import JobBody, read_job
-from qo.wire.messages import BatchBody, PushReply, read_pushed, write_message
 
 LONGEST_WAIT_MS = 30_000
 """One request waits so long at most; a longer wait is several."""

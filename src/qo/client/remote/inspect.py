@@ -12,21 +12,8 @@ from qo.client.remote.admin import in_path
 from qo.client.remote.transport import Transport
 from qo.core.message import MessageId, id_text
 from qo.core.outcome import DeadLetter, Depth, Event, GroupInfo, Health, Job, JobState, LaneInfo, QueueInfo
-from qo.wire.looking import (
-    DeadReply,
-    EventsReply,
-    FoundReply,
-    GroupsReply,
-    JobsReply,
-    LanesReply,
-    LookupBody,
-    QueueBody,
-    QueuesReply,
-    read_dead,
-    read_group,
-    read_job,
-    read_queue,
-)
+from qo.wire.jobs import DeadReply, EventsReply, FoundReply, JobsReply, LookupBody, read_dead, read_job
+from qo.wire.queues import GroupsReply, LanesReply, QueueBody, QueuesReply, read_group, read_queue
 
 T = TypeVar("T")
 

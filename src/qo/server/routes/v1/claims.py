@@ -12,25 +12,21 @@ from qo.server.house import House
 from qo.server.request import EMPTY, Request, Response, reply
 from qo.server.router import CONSUME, LOOK, PRODUCE, Route
 from qo.server.routes.v1.messages import read_messages
-from qo.wire.claims import (
-    ClaimBody,
-    ClaimReply,
+from qo.wire.claims import ClaimBody, ClaimReply, WantBody, read_want, write_deliveries
+from qo.wire.messages import write_pushed
+from qo.wire.settling import (
     ExtendBody,
     ExtendReply,
     SettleBody,
     SettleReply,
     UnitBody,
     UnitReply,
-    WantBody,
     read_extension,
     read_settlement,
-    read_want,
     write_claimed,
-    write_deliveries,
     write_held,
     write_settled,
 )
-from qo.wire.messages import write_pushed
 
 ASK_AGAIN = b"qo-ask-again"
 OWNER_LIMITED = b"qo-owner-limited"

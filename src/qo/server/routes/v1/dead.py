@@ -10,7 +10,8 @@ from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import CONSUME, LOOK, Route
 from qo.server.routes.v1.pages import Page, checked_limit
-from qo.wire.looking import CountReply, DeadReply, IdsReply, LettersBody, write_dead
+from qo.wire.jobs import DeadReply, IdsReply, LettersBody, write_dead
+from qo.wire.queues import CountReply
 
 
 class DeadQuery(Page, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import CONSUME, LOOK, Route
 from qo.wire.claims import read_start_text
-from qo.wire.looking import (
+from qo.wire.queues import (
     CountReply,
     CreatedReply,
     DeletedReply,

@@ -13,7 +13,7 @@ from qo.server.request import Request, Response, reply
 from qo.server.router import LOOK, Route
 from qo.server.routes.v1.pages import Page, checked_limit
 from qo.wire.claims import DEFAULT_TIMEOUT_MS
-from qo.wire.looking import (
+from qo.wire.jobs import (
     CancelBody,
     CanceledOne,
     CanceledReply,

@@ -10,7 +10,7 @@ from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import LOOK, Route
 from qo.server.routes.v1.pages import Page, checked_limit
-from qo.wire.looking import (
+from qo.wire.queues import (
     CountReply,
     DeletedReply,
     HealthReply,

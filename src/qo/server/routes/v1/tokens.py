@@ -11,7 +11,8 @@ from qo.core.errors import Invalid
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import Route
-from qo.wire.looking import DeletedReply, NewTokenBody, NewTokenReply, TokensReply, write_token
+from qo.wire.queues import DeletedReply
+from qo.wire.tokens import NewTokenBody, NewTokenReply, TokensReply, write_token
 
 _new = msgspec.json.Decoder(NewTokenBody)
 

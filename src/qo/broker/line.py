@@ -1,0 +1,68 @@
+"""Who waits for the same, in line: higher priority first, then longest-waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from qo.broker.clock import Timer
+from qo.core.lane import Filter
+from qo.core.lease import Claimed, Nothing, Want
+from qo.core.names import namespace_and_task
+
+
+class Sort(NamedTuple):
+    """What decides whether a want finds something; not how much of it, for whom, or for how long."""
+
+    queues: tuple[str, ...]
+    filter: Filter | None
+    group: str
+    kinds: frozenset[str] | None
+    key: str | None
+
+    @classmethod
+    def of(cls, want: Want) -> Sort:
+        return cls(want.queues, want.filter, want.group, want.kinds, want.key)
+
+    def concerns(self, queues: frozenset[str] | None) -> bool:
+        if queues is None:
+            return True
+        if self.filter is not None:
+            return any(self.filter.matches(*namespace_and_task(queue)) for queue in queues)
+        return not queues.isdisjoint(self.queues)
+
+
+class Waiter:
+    __slots__ = ("answer", "priority", "timer", "want")
+
+    def __init__(self, want: Want, answer: asyncio.Future[Claimed | Nothing], priority: int) -> None:
+        self.want = want
+        self.answer = answer
+        self.priority = priority
+        self.timer: Timer | None = None
+
+
+class Line:
+    """Waiters, higher priority first, then longest-waiting."""
+
+    def __init__(self) -> None:
+        self._levels: dict[int, dict[int, Waiter]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._levels.values()))
+
+    def __iter__(self) -> Iterator[Waiter]:
+        for priority in sorted(self._levels, reverse=True):
+            yield from self._levels[priority].values()
+
+    def add(self, waiter: Waiter) -> None:
+        self._levels.setdefault(waiter.priority, {})[id(waiter)] = waiter
+
+    def remove(self, waiter: Waiter) -> bool:
+        """Whether it stood in line."""
+        level = self._levels.get(waiter.priority, {})
+        found = level.pop(id(waiter), None) is not None
+        if found and not level:
+            del self._levels[waiter.priority]
+        return found
