@@ -25,7 +25,7 @@ class Serving:
         self.folder = folder
         self.log = folder / f"{name}.log"
         self._flags = flags
-        self._environment = {**_plain_environment(), **(environment or {})}
+        self._environment = {**plain_environment(), **(environment or {})}
         self.url = ""
 
     def __enter__(self) -> Self:
@@ -64,6 +64,6 @@ class Serving:
             self.process.wait()
 
 
-def _plain_environment() -> dict[str, str]:
+def plain_environment() -> dict[str, str]:
     """Without settings of whoever runs the tests."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("QO_", "POLL_", "QUEUE_"))}

@@ -20,7 +20,7 @@ import pytest
 
 import qo
 from tests.postgres import QUICK, Server, new_schema
-from tests.serving import Serving
+from tests.serving import Serving, plain_environment
 from tests.unit.test_postgres import HOUSEKEEPING_SECONDS, statements
 
 SILENT_SECONDS = float(os.environ.get("QO_SILENT_SECONDS", "10"))
@@ -48,7 +48,7 @@ def run(*words: str, folder, said: str = "", **environment: str) -> subprocess.C
         input=said,
         check=False,
         timeout=60,
-        env={**os.environ, **environment},
+        env={**plain_environment(), **environment},
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 from qo.broker.backoff import Backoffs
 from qo.broker.broker import Broker
 from qo.broker.gather import Gather
+from qo.broker.line import Line, Waiter
 from qo.core.errors import Closed, Invalid, StoreFull, TimedOut
 from qo.core.lane import Start, StartAt
 from qo.core.lease import Claimed, Nothing
@@ -631,3 +632,75 @@ async def test_housekeeping_is_expected_once_for_much_traffic(broker, store, clo
     clock.move(seconds=61)
     while len(store.calls["tidy"]) < before + 2:
         await asyncio.sleep(0.001)
+
+
+async def test_a_claim_whose_time_is_up_while_the_store_answers_gets_the_answer(broker, store, clock):
+    """It was settled at delivery: there is nobody else to give it to."""
+    waiting = asyncio.create_task(broker.claim_or_wait(want(auto_settle=True), clock.now() + timedelta(seconds=5)))
+    await parked(broker, 1)
+    store.gate = asyncio.Event()
+    asked = len(store.calls["claim"])
+    pushing = asyncio.create_task(store.push([message()]))
+    while len(store.calls.get("push", [])) < 1:
+        await asyncio.sleep(0)
+    store.gate.set()
+    await pushing
+    store.gate = asyncio.Event()
+    while len(store.calls["claim"]) == asked:
+        await asyncio.sleep(0)
+    clock.move(seconds=6)
+    await asyncio.sleep(0)
+    store.gate.set()
+    assert delivered(await asyncio.wait_for(waiting, 5)) == [b"1"]
+
+
+async def test_who_waits_again_and_again_does_not_ask_again(broker, store, clock):
+    for _ in range(5):
+        waiting = asyncio.create_task(broker.claim_or_wait(want(), clock.now() + timedelta(seconds=30)))
+        await parked(broker, 1)
+        clock.move(seconds=31)
+        assert await waiting == Nothing(None)
+    assert len(store.calls["claim"]) == 1
+    await broker.push([message()])
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), clock.now() + timedelta(seconds=30)))
+    assert delivered(await asyncio.wait_for(waiting, 5)) == [b"1"]
+
+
+async def test_who_waits_again_asks_when_time_may_have_brought_something(broker, store, clock):
+    await broker.push([message(due_at=clock.now() + timedelta(seconds=40))])
+    for _ in range(2):
+        waiting = asyncio.create_task(broker.claim_or_wait(want(), clock.now() + timedelta(seconds=15)))
+        await parked(broker, 1)
+        clock.move(seconds=16)
+        assert await waiting == Nothing(None)
+    assert len(store.calls["claim"]) == 1
+    clock.move(seconds=10)
+    assert delivered(await broker.claim_or_wait(want(), clock.now() + timedelta(seconds=15))) == [b"1"]
+
+
+async def test_who_hardly_waits_always_asks(broker, store, clock):
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 1)
+    asked = len(store.calls["claim"])
+    short = asyncio.create_task(broker.claim_or_wait(want(), clock.now() + timedelta(milliseconds=100)))
+    while len(store.calls["claim"]) == asked:
+        await asyncio.sleep(0.001)
+    clock.move(seconds=1)
+    assert await short == Nothing(None)
+    await broker.push([message()])
+    assert delivered(await waiting) == [b"1"]
+
+
+async def test_a_line_counts_and_keeps_its_order():
+    line = Line()
+    waiters = [Waiter(want(), asyncio.get_running_loop().create_future(), priority) for priority in (0, 5, -5, 5)]
+    for waiter in waiters:
+        line.add(waiter)
+    assert [waiters.index(each) for each in line] == [1, 3, 0, 2]
+    assert line.remove(waiters[3])
+    assert not line.remove(waiters[3])
+    assert len(line) == 3
+    for waiter in waiters[:3]:
+        line.remove(waiter)
+    assert len(line) == 0
+    assert list(line) == []

@@ -7,6 +7,7 @@ import pytest
 from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, read_configuration, settings
 from qo.core.errors import Invalid
 from qo.server.settings import LimitSettings, ListenSettings, LogSettings, MetricSettings, PollSettings
+from qo.stores.opening import without_password
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +62,7 @@ def test_mistakes_in_the_file(here, text, field, says):
     ("name", "value", "says"),
     [
         ("QO_SERVER_PROT", "1", "did you mean 'QO_SERVER_PORT'"),
+        ("QO_STOER", "sqlite://:memory:", "did you mean 'QO_STORE'"),
         ("QO_SERVER_PORT", "many", "must be of type int"),
         ("QO_LOG_REQUESTS", "maybe", "must be true or false"),
         ("POLL_DB_INTERVAL", "soon", "must be of type float"),
@@ -143,3 +145,20 @@ def test_loopback_needs_no_authentication(host):
     ListenSettings(host=host)
     ListenSettings(host="0.0.0.0", auth="token")
     ListenSettings(host="0.0.0.0", insecure=True)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://u:secret@h/d?schema=qo", "postgresql://u:***@h/d?schema=qo"),
+        ("postgresql://u@h/d?password=secret&schema=qo", "postgresql://u@h/d?password=***&schema=qo"),
+        ("postgresql://u@h/d?sslpassword=secret", "postgresql://u@h/d?sslpassword=***"),
+        ("sqlite:///qo.db?synchronous=off", "sqlite:///qo.db?synchronous=off"),
+    ],
+)
+def test_a_url_is_shown_without_its_password(url, shown):
+    assert without_password(url) == shown
+
+
+def test_variables_of_others_and_our_own_are_let_be():
+    assert read(QO_CONFIG="", QO_TOKEN="x", QUOTA="1").warnings == []

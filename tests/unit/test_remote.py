@@ -163,11 +163,35 @@ async def test_something_that_is_not_qo_is_said_to_be_so():
 
     server = await asyncio.start_server(other, "127.0.0.1", 0)
     front = RemoteFront(Transport([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], None))
-    front._transport.deadline_seconds = 0.02
     with pytest.raises(Unavailable, match="is it a qo server"):
         await front.inspect.health()
     await front.close()
     server.close()
+
+
+async def test_what_will_not_get_better_is_not_tried_again(engine, monkeypatch):
+    async with serving(Broker(engine)) as running, qo.connect(running.url) as client:
+        calls = []
+
+        async def broken(*_, **__):
+            calls.append(1)
+            raise RuntimeError("ours")
+
+        monkeypatch.setattr(running.house.broker, "push", broken)
+        with pytest.raises(Unavailable, match="an error of its own"):
+            await client.queue("q").push(1)
+        assert calls == [1]
+
+
+async def test_a_thousand_that_wait_do_not_keep_one_from_pushing(engine):
+    async with serving(Broker(engine)) as running, qo.connect(running.url) as client:
+        claims = [asyncio.create_task(client.queue("q").claim(wait=60)) for _ in range(1100)]
+        while running.house.all_waiting < 1100:
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(client.queue("other").push(1), 10)
+        for claim in claims:
+            claim.cancel()
+        await asyncio.gather(*claims, return_exceptions=True)
 
 
 async def test_errors_come_back_as_what_they_are(engine):

@@ -8,6 +8,7 @@ import io
 import json
 import logging
 from collections.abc import AsyncIterator
+from uuid import UUID
 
 import aiohttp
 import pytest
@@ -16,6 +17,7 @@ import qo
 from qo.broker.broker import Broker
 from qo.core.access import Scope
 from qo.core.errors import Unavailable
+from qo.server import gate
 from qo.server.settings import LimitSettings, ListenSettings
 from qo.stores.sqlite.engine import SqliteEngine
 from tests.conformance.remote import Running, serving
@@ -171,10 +173,14 @@ async def test_an_empty_claim_says_when_to_ask_again(server):
     assert "qo-ask-again" in headers
 
 
-@pytest.mark.parametrize("timeout_ms", [-1, 600_001])
-async def test_a_wait_beyond_the_limit_is_refused(server, timeout_ms):
-    status, _, problem = await ask(server, "POST", f"/v1/queues/q/claim?wait=true&timeout_ms={timeout_ms}")
+async def test_a_wait_is_no_longer_than_the_limit(server):
+    status, _, problem = await ask(server, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=-1")
     assert (status, problem["field"]) == (400, "timeout_ms")
+    async with opened(limits=LimitSettings(wait_ms=20)) as (running, session):
+        running.session = session
+        assert (await ask(running, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=60000"))[0] == 204
+        async with qo.connect(running.url) as client:
+            assert await client.queue("q").claim(wait=0.1) == []
 
 
 async def test_a_client_that_hangs_up_is_noticed_at_once(server):
@@ -441,6 +447,40 @@ async def test_a_token_ends_when_it_is_revoked_or_over(guarded):
     assert (await ask(guarded, "GET", "/v1/queues", **bearer(text)))[0] == 401
 
 
+async def test_a_stream_ends_with_its_token(guarded, monkeypatch):
+    monkeypatch.setattr(gate, "REMEMBER_SECONDS", 0.0)
+    token, text = await guarded.tokens.create("c", ["consume"])
+    _, admin = await guarded.tokens.create("a", ["admin"])
+    async with guarded.session.get("/v1/queues/q/stream?auto_settle=true", **bearer(text)) as answer:
+        events = Events(answer)
+        await ask(guarded, "POST", "/v1/queues/q/messages", {"payload": 1}, **bearer(admin))
+        assert (await asyncio.wait_for(events.next(), 10))["payload"] == 1
+        await guarded.tokens.revoke(token.id)
+        await ask(guarded, "POST", "/v1/queues/q/messages", {"payload": 2}, **bearer(admin))
+        last = await asyncio.wait_for(events.next(), 10)
+        assert last is None or last["payload"] == 2  # it may have been waiting with a good token
+        if last is not None:
+            assert await asyncio.wait_for(events.next(), 10) is None
+
+
+async def test_a_limited_token_s_queues_are_found_behind_others(guarded):
+    _, admin = await guarded.tokens.create("a", ["admin"])
+    _, limited = await guarded.tokens.create("l", ["consume"], prefixes=["z.", "m"])
+    names = [f"a{number:03}" for number in range(150)] + ["m", "mm", "n", "z", "z.", "z.1", "z.2", "z/"]
+    many = {"messages": [{"queue": name, "payload": 1} for name in names]}
+    await ask(guarded, "POST", "/v1/messages", many, **bearer(admin))
+    for limit in (1, 2, 100):
+        seen, after = [], ""
+        while True:
+            path = f"/v1/queues?limit={limit}&after={after}"
+            page = [each["name"] for each in (await ask(guarded, "GET", path, **bearer(limited)))[2]["queues"]]
+            if not page:
+                break
+            seen += page
+            after = page[-1]
+        assert seen == ["m", "mm", "z.", "z.1", "z.2"]
+
+
 async def test_a_token_s_secret_is_not_kept(guarded):
     _, admin = await guarded.tokens.create("a", ["admin"])
     body = {"name": "ci", "scopes": ["produce"], "prefixes": ["x"]}
@@ -484,6 +524,9 @@ async def test_keys_of_different_tokens_do_not_meet(guarded):
         ({"host": "localhost", "origin": "http://evil.example"}, 403),
         ({"host": "localhost", "origin": "null"}, 403),
         ({"host": "localhost", "origin": "http://["}, 403),
+        ({"host": "localhost", "sec-fetch-site": "cross-site"}, 403),
+        ({"host": "localhost", "sec-fetch-site": "same-site"}, 403),
+        ({"host": "localhost", "sec-fetch-site": "same-origin"}, 200),
     ],
 )
 async def test_a_web_page_is_not_a_caller(server, headers, status):
@@ -518,6 +561,51 @@ async def test_too_many_at_once_are_refused():
         assert (await ask(running, "POST", "/v1/jobs/lookup", {"ids": [id] * 3}))[0] == 413
         item = {"token": "t", "lane": 1, "offset": 1}
         assert (await ask(running, "POST", "/v1/settle", {"items": [item] * 3}))[0] == 413
+        assert (await ask(running, "POST", "/v1/settle", {"then": [{"queues": ["q"]}] * 3}))[0] == 413
+        lease = {"token": "t", "lease_seconds": 1, "started": [{"lane": 1, "offset": 1}] * 3}
+        assert (await ask(running, "POST", "/v1/extend", {"leases": [lease]}))[0] == 413
+        assert (await ask(running, "PUT", "/v1/groups/g", {"queues": ["a", "b", "c"]}))[0] == 413
+
+
+SEVEN = str(UUID(int=7))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field"),
+    [
+        ("GET", "/v1/queues?" + "&".join(f"a{n}=1" for n in range(101)), None, "query"),
+        ("GET", "/v1/queues?limit=1&limit=2", None, "limit"),
+        ("POST", "/v1/settle", {"items": [{"token": "t", "lane": 1 << 63, "offset": 1}]}, "items[0].lane"),
+        ("POST", "/v1/settle", {"items": [{"token": "t", "lane": 1, "offset": -1}]}, "items[0].offset"),
+        ("GET", "/v1/queues/q/lanes?after=9223372036854775808", None, "after"),
+        ("POST", "/v1/queues/q/claim", {"start": "0001-01-01T00:00:00+14:00", "group": "g"}, "start"),
+        ("POST", "/v1/queues/q/messages", {"payload": 1, "due_at": "9999-12-31T23:59:59Z"}, "due_at"),
+        ("POST", "/v1/queues/q/claim", {"wait": True, "priority": 101}, "priority"),
+        ("GET", "/v1/queues/q/stream?priority=-101", None, "priority"),
+        ("POST", "/v1/queues/q/claim", {"messages": 10_001}, "messages"),
+        ("POST", "/v1/queues/q/messages", {"messages": [{"payload": n, "id": SEVEN} for n in (1, 2)]}, "messages"),
+    ],
+)  # fmt: skip
+async def test_what_no_store_could_take_is_refused_by_name(server, method, path, body, field):
+    await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
+    status, _, problem = await ask(server, method, path, body)
+    assert (status, problem["field"]) == (400, field)
+
+
+async def test_a_want_that_is_refused_does_not_take_its_neighbours_with_it(server):
+    path = "/v1/queues/q/claim?wait=true&timeout_ms=30000&auto_settle=true"
+    await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
+    _, _, held = await ask(server, "POST", "/v1/queues/q/claim")
+    token = held["messages"][0]["token"]
+    claims = [asyncio.create_task(ask(server, "POST", path.replace("&auto_settle=true", ""), {"token": token}))]
+    for number in range(1, 4):
+        await waiting(server, number)
+        claims.append(asyncio.create_task(ask(server, "POST", path)))
+    await waiting(server, 4)
+    await ask(server, "POST", "/v1/queues/q/messages", {"messages": [{"payload": n} for n in range(3)]})
+    answers = await asyncio.wait_for(asyncio.gather(*claims), 10)
+    assert sorted(status for status, _, _ in answers)[:3] == [200] * 3
+    assert answers[0][0] == 409
 
 
 @pytest.mark.parametrize("limits", [LimitSettings(waiters=2), LimitSettings(waiters_per_client=2)])
@@ -568,6 +656,50 @@ async def test_headers_that_are_too_long_are_431(server):
         answer = await asyncio.wait_for(reader.read(), 10)
         assert answer.startswith(b"HTTP/1.1 431 ")
         writer.close()
+
+
+@pytest.mark.parametrize("piece", [b"x: y\r\n" * 100, b"x" * 600])
+async def test_trailers_and_extensions_are_bounded_too(server, piece):
+    head = b"POST /v1/settle HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
+    begin = b"2\r\n{}\r\n0\r\n" if b":" in piece else b"2;a="
+    reader, writer = await connection(server)
+    writer.write(head + begin)
+    with contextlib.suppress(ConnectionError):
+        for _ in range(1000):
+            writer.write(piece)
+            await writer.drain()
+            if server.connections == 0:
+                break
+    with contextlib.suppress(ConnectionError):
+        await asyncio.wait_for(reader.read(), 10)
+    while server.connections:
+        await asyncio.sleep(0.001)
+    writer.close()
+
+
+async def test_a_head_that_ends_between_two_pieces_is_not_too_long(server):
+    reader, writer = await connection(server)
+    body = b'{"payload":"' + b"x" * 40_000 + b'"}'
+    head = b"POST /v1/queues/q/messages HTTP/1.1\r\nhost: localhost\r\ncontent-length: %d\r\n\r" % len(body)
+    writer.write(head)
+    await writer.drain()
+    await asyncio.sleep(0.05)
+    writer.write(b"\n" + body)
+    assert (await reader.readline()).startswith(b"HTTP/1.1 201")
+    writer.close()
+
+
+async def test_a_request_that_comes_later_does_not_hide_that_the_client_hangs_up(server):
+    _, writer = await connection(server)
+    claim = (
+        b"POST /v1/queues/q/claim?wait=true&timeout_ms=60000 HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
+    )
+    writer.write(claim)
+    await waiting(server, 1)
+    writer.write(claim)
+    await asyncio.sleep(0.05)
+    writer.close()
+    await asyncio.wait_for(waiting(server, 0), 10)
 
 
 async def test_many_requests_on_one_connection_are_not_one_long_head(server):

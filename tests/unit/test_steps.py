@@ -269,6 +269,75 @@ async def test_a_refused_message_is_told_of_and_the_others_are_stored(client):
     assert [each.payload for each in await queue.claim(10)] == ["fits", "fits too"]
 
 
+async def test_a_buffer_that_is_full_and_cannot_store_does_not_accept(client, monkeypatch):
+    """Who tries again does not store twice."""
+    queue = client.queue("events")
+    push, away = client.front.push, [True]
+
+    async def sometimes(messages, nonce=None):
+        if away:
+            raise Unavailable("away")
+        return await push(messages, nonce)
+
+    monkeypatch.setattr(client.front, "push", sometimes)
+    buffer = queue.buffered(messages=1, milliseconds=60_000)
+    accepted = 0
+    for number in range(12):
+        try:
+            await buffer.push(number)
+            accepted += 1
+        except Unavailable:
+            continue
+    assert (accepted, len(buffer)) == (10, 10)
+    away.clear()
+    await buffer.push(10)
+    await buffer.close()
+    assert [each.payload for each in await queue.claim(100)] == list(range(11))
+
+
+async def test_a_batch_that_is_too_large_for_one_call_goes_in_halves(client, monkeypatch):
+    queue = client.queue("events")
+    push = client.front.push
+
+    async def small(messages, nonce=None):
+        if sum(len(message.payload) for message in messages) > 250:
+            raise TooLarge("body", "must have at most 250 bytes")
+        return await push(messages, nonce)
+
+    monkeypatch.setattr(client.front, "push", small)
+    buffer = queue.buffered(messages=100)
+    for number in range(10):
+        await buffer.push("x" * 98 if number != 7 else "y" * 300)
+    with pytest.raises(TooLarge, match="250"):
+        await buffer.close()
+    assert len(buffer) == 0
+    assert (await queue.depth()).ready == 9
+
+
+async def test_a_handler_that_has_finished_is_believed_though_its_consumer_is_stopped(client, monkeypatch):
+    queue = client.queue("events")
+    await queue.push("a")
+    settle, saying, go_on = client.front.settle, asyncio.Event(), asyncio.Event()
+
+    async def slowly(settlements, then=()):
+        saying.set()
+        await go_on.wait()
+        return await settle(settlements, then)
+
+    async def handle(delivery):
+        return "done"
+
+    monkeypatch.setattr(client.front, "settle", slowly)
+    consuming = asyncio.create_task(queue.consume(handle))
+    await saying.wait()
+    consuming.cancel()
+    await asyncio.sleep(0.01)
+    go_on.set()
+    await asyncio.gather(consuming, return_exceptions=True)
+    depth = await queue.depth()
+    assert (depth.ready, depth.leased, depth.retrying) == (0, 0, 0)
+
+
 def test_the_sync_client_has_the_same_steps():
     with qo.connect("sqlite://:memory:") as client:
         queue = client.queue("events")

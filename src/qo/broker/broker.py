@@ -44,7 +44,9 @@ class Broker:
         measured = Measured(store, self.metrics)
         self._pushes = Pushes(measured)
         wakes = self.metrics.histogram("qo_wake_seconds", "From the hint that woke a waiting claim to its answer.")
-        self._claims = Claims(measured, self._clock, self._counters, self._backoffs, wakes.observe)
+        self._claims = Claims(
+            measured, self._clock, self._counters, self._backoffs, wakes.observe, lambda: store.must_poll
+        )
         self._settles = Settles(measured, self._claims.give_back)
         self._results = Results(store, self._clock)
         self._housekeeping = Housekeeping(store, self._clock)

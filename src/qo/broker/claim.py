@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from qo.broker.backoff import Backoffs
 from qo.broker.clock import Clock
@@ -22,6 +22,7 @@ from qo.core.lease import Claimed, Nothing, Release, Settlement, Want
 
 log = logging.getLogger("qo.broker")
 
+SHORT_WAIT = timedelta(seconds=1)
 CLAIM_WEIGHT_LIMIT = 20_000
 """Messages that one store call may claim in all, for all the wants in it."""
 
@@ -36,8 +37,11 @@ class Claims:
         counters: HintCounters,
         backoffs: Backoffs,
         woke: Callable[[float], None],
+        must_poll: Callable[[], bool],
     ) -> None:
         self._store = store
+        self._clock = clock
+        self._must_poll = must_poll
         self._counters = counters
         self.waiters = Waiters(clock, counters, self._ask_all, self.give_back, backoffs, woke)
         self.waiting = 0
@@ -59,15 +63,24 @@ class Claims:
         """
         self.waiting += 1
         try:
-            if self.waiters.stands_for(want):
-                return await self.waiters.park(want, until, None, 0, priority)
             before = self._counters.count(want.queues)
+            known = self.waiters.stands_for(want) if self._may_trust(until) else None
+            if known is not None:
+                return await self.waiters.park(want, until, known, before, priority)
             answer = await self._gather.ask(want)
             if isinstance(answer, Claimed):
                 return answer
             return await self.waiters.park(want, until, answer, before, priority)
         finally:
             self.waiting -= 1
+
+    def _may_trust(self, until: datetime | None) -> bool:
+        """Whether what others were told will do. Not where hints do not come, and not for who hardly waits:
+        a hint may be on its way.
+        """
+        if self._must_poll():
+            return False
+        return until is None or until - self._clock.now() >= SHORT_WAIT
 
     async def close(self) -> None:
         """Finish what was asked for; what nobody takes any more is given back."""

@@ -34,13 +34,16 @@ class Sort(NamedTuple):
 
 
 class Waiter:
-    __slots__ = ("answer", "priority", "timer", "want")
+    __slots__ = ("answer", "asked", "over", "priority", "timer", "want")
 
     def __init__(self, want: Want, answer: asyncio.Future[Claimed | Nothing], priority: int) -> None:
         self.want = want
         self.answer = answer
         self.priority = priority
         self.timer: Timer | None = None
+        self.asked = False
+        """Whether the store is being asked for it: then its time is up only when the store has answered."""
+        self.over = False
 
 
 class Line:
@@ -48,9 +51,10 @@ class Line:
 
     def __init__(self) -> None:
         self._levels: dict[int, dict[int, Waiter]] = {}
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._levels.values()))
+        return self._count
 
     def __iter__(self) -> Iterator[Waiter]:
         for priority in sorted(self._levels, reverse=True):
@@ -58,11 +62,13 @@ class Line:
 
     def add(self, waiter: Waiter) -> None:
         self._levels.setdefault(waiter.priority, {})[id(waiter)] = waiter
+        self._count += 1
 
     def remove(self, waiter: Waiter) -> bool:
         """Whether it stood in line."""
         level = self._levels.get(waiter.priority, {})
         found = level.pop(id(waiter), None) is not None
+        self._count -= found
         if found and not level:
             del self._levels[waiter.priority]
         return found

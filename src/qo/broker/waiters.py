@@ -13,17 +13,29 @@ import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime
 from itertools import islice
+from typing import NamedTuple
 
 from qo.broker.backoff import Backoffs
 from qo.broker.clock import Clock, Timer
 from qo.broker.gather import is_answered
 from qo.broker.hints import HintCounters
 from qo.broker.line import Line, Sort, Waiter
+from qo.core.errors import Unavailable
 from qo.core.lease import Claimed, Nothing, Want
 
 Ask = Callable[[list[Want]], Awaitable[list[Claimed | Nothing]]]
 GiveBack = Callable[[Want, Claimed | Nothing], None]
 FIRST_ROUND = 1
+
+
+class Known(NamedTuple):
+    """That nothing was there: how much was heard by then, and when time may bring something."""
+
+    heard: int
+    ask_again: datetime | None
+
+
+EMPTIES_LIMIT = 10_000
 
 
 class Lot:
@@ -84,6 +96,8 @@ class Lot:
         if waiter.timer is not None:
             waiter.timer.cancel()
         if not self.waiters:
+            if self._serving is None and not self._again and not self.owner_limited:
+                self._house.remember(self.sort, self._wake_at)
             self._stop_timer()
             if self._serving is None:
                 self._emptied(self)
@@ -127,12 +141,14 @@ class Lot:
         size, past = FIRST_ROUND, 0
         while round_ := list(islice(self.waiters, past, past + size)):
             before = self._counters.count(self.sort.queues)
-            answers = await self._house.ask([waiter.want for waiter in round_])
+            answers = await self._asked_for(round_)
             empty = [answer for answer in answers if isinstance(answer, Nothing)]
-            self._house.backoffs.asked(self.sort, len(empty) < len(answers))
+            self._house.backoffs.asked(self.sort, found=not empty)
             for waiter, answer in zip(round_, answers, strict=True):
                 if isinstance(answer, Claimed):
                     self._deliver(waiter, answer)
+                elif waiter.over:
+                    self.answer(waiter, Nothing(None))
             await asyncio.sleep(0)  # who was served goes first
             self.owner_limited = any(answer.owner_limited for answer in empty)
             if self.owner_limited:
@@ -143,6 +159,39 @@ class Lot:
             size *= 2
             if self.owner_limited:
                 self._rest(empty, before)
+
+    async def _asked_for(self, waiters: list[Waiter]) -> list[Claimed | Nothing | None]:
+        """Ask for a round. Whose want is refused is told so alone, and is None here; the others are asked for."""
+        for waiter in waiters:
+            waiter.asked = True
+        try:
+            return [*await self._house.ask([waiter.want for waiter in waiters])]
+        except Unavailable:
+            raise
+        except Exception:  # noqa: BLE001 - who caused it meets it again, alone
+            return [await self._asked_alone(waiter) for waiter in waiters]
+        finally:
+            for waiter in waiters:
+                waiter.asked = False
+
+    async def _asked_alone(self, waiter: Waiter) -> Claimed | Nothing | None:
+        try:
+            [answer] = await self._house.ask([waiter.want])
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - it belongs to who wanted it
+            self.remove(waiter)
+            if not waiter.answer.done():
+                waiter.answer.set_exception(error)
+            return None
+        return answer
+
+    def time_is_up(self, waiter: Waiter) -> None:
+        """Nothing came; unless the store is being asked for it just now: then what it says counts."""
+        if waiter.asked:
+            waiter.over = True
+        else:
+            self.answer(waiter, Nothing(None))
 
     def _deliver(self, waiter: Waiter, claimed: Claimed) -> None:
         if waiter.answer.done():
@@ -179,15 +228,34 @@ class Waiters:
         self.woke = woke
         """Told how many seconds passed from the hint to the answer."""
         self._lots: dict[Sort, Lot] = {}
+        self._emptied: dict[Sort, Known] = {}
         self._closed = False
 
     def __len__(self) -> int:
         return sum(len(lot.waiters) for lot in self._lots.values())
 
-    def stands_for(self, want: Want) -> bool:
-        """Whether others wait for the same: the store's empty answer to them holds for this one too."""
-        lot = self._lots.get(Sort.of(want))
-        return lot is not None and bool(lot.waiters) and not lot.owner_limited
+    def stands_for(self, want: Want) -> Nothing | None:
+        """The store's empty answer to others who want the same, if it still holds: it needs not be asked again."""
+        sort = Sort.of(want)
+        lot = self._lots.get(sort)
+        if lot is not None and lot.waiters:
+            return None if lot.owner_limited else Nothing(None)
+        known = self._emptied.get(sort)
+        if known is None or known.heard != self.counters.count(sort.queues):
+            return None
+        if known.ask_again is not None and known.ask_again <= self.clock.now():
+            return None
+        return Nothing(known.ask_again)
+
+    def remember(self, sort: Sort, ask_again: datetime | None) -> None:
+        """The last who waited has gone, with nothing. Who comes next need not ask, if nothing was heard meanwhile.
+
+        So a client that waits again and again, half a minute each time, costs the store nothing.
+        """
+        self._emptied.pop(sort, None)
+        self._emptied[sort] = Known(self.counters.count(sort.queues), ask_again)
+        if len(self._emptied) > EMPTIES_LIMIT:
+            del self._emptied[next(iter(self._emptied))]
 
     async def park(
         self, want: Want, until: datetime | None, empty: Nothing | None, before: int, priority: int = 0
@@ -199,7 +267,7 @@ class Waiters:
         waiter = Waiter(want, asyncio.get_running_loop().create_future(), priority)
         lot.waiters.add(waiter)
         if until is not None:
-            waiter.timer = self.clock.call_at(until, lambda: lot.answer(waiter, Nothing(None)))
+            waiter.timer = self.clock.call_at(until, lambda: lot.time_is_up(waiter))
         if empty is not None:
             lot.wake_at(empty.ask_again)
             lot.owner_limited |= empty.owner_limited

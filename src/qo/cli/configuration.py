@@ -109,7 +109,7 @@ def read_configuration(
     known = settings()
     values = {key: Value(setting.default, "default") for key, setting in known.items()}
     warnings = [f"{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in around]
-    for name, (key, text) in _from_file(known, path or around.get(CONFIG_VARIABLE)).items():
+    for name, (key, text) in _from_file(known, path or around.get(CONFIG_VARIABLE) or None).items():
         values[name] = Value(text, key)
     values |= _from_environment(known, around)
     for key, value in (flags or {}).items():
@@ -129,11 +129,10 @@ def _from_environment(known: Mapping[str, Setting], around: Mapping[str, str]) -
         if alias in around:
             found[key] = Value(_read(alias, known[key], around[alias]), alias)
     names = {setting.variable: setting for setting in known.values()}
-    sections = tuple({f"{PREFIX}{key.partition('.')[0].upper()}_" for key in known if "." in key})
     for name in sorted(around):
         if name in names:
             found[names[name].key] = Value(_read(name, names[name], around[name]), name)
-        elif name.startswith(sections):
+        elif name.startswith(PREFIX) and name not in (CONFIG_VARIABLE, TOKEN_VARIABLE):
             raise Invalid(name, "is not a setting" + suggestion(name, names))
     return found
 

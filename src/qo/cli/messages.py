@@ -121,12 +121,15 @@ def _header(text: str) -> tuple[str, str]:
 async def _pop(client: Client, given: argparse.Namespace) -> int:
     queue = client.queue(given.queue).group(given.group)
     deliveries = await queue.claim(given.messages, wait=given.wait, kinds=given.kind, key=given.key)
-    for delivery in deliveries:
-        print(_shown(delivery, as_json=given.json), flush=True)
-        if not given.release:
-            await delivery.complete()
-    if given.release and deliveries:
-        await client.front.settle([delivery.settlement(Release()) for delivery in deliveries])
+    try:
+        for delivery in deliveries:
+            print(_shown(delivery, as_json=given.json), flush=True)
+            if not given.release:
+                await delivery.complete()
+    finally:  # what was not printed is given back
+        left = [delivery.settlement(Release()) for delivery in deliveries if not delivery.settled]
+        if left:
+            await client.front.settle(left)
     if not deliveries:
         print(f"nothing in '{given.queue}'", file=sys.stderr)
     return 0 if deliveries else 1

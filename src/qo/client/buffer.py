@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from qo.client.arguments import at_least_one
 from qo.client.job import JobHandle
 from qo.client.outgoing import Message
-from qo.core.errors import Closed, Invalid, QoError
+from qo.core.errors import Closed, Invalid, QoError, TooLarge
 from qo.core.message import Dedupe, NewMessage, Refused
 from qo.core.names import DEFAULT_KIND
 
@@ -75,12 +75,10 @@ class Buffer:
             raise Closed("this buffer was closed")
         message = Message(payload, kind, key or self._queue.options.key, priority, delay, due_at, dedupe, headers, ttl)
         [new] = self._queue.prepare([message])
-        self._tell_of_refused()
+        while len(self._held) >= self._size * FULL:
+            await self._store()  # if it cannot be, this message was not accepted
         self._held.append(new)
-        if len(self._held) >= self._size * FULL:
-            await self.flush()
-        else:
-            self._store_soon()
+        self._store_soon()
         return JobHandle(self._queue.front, new.id)
 
     async def flush(self) -> None:
@@ -101,13 +99,25 @@ class Buffer:
         await self.flush()
 
     async def _store(self) -> None:
+        """What is held now; what comes meanwhile is another's to store."""
+        last = self._held[-1].id if self._held else None
         async with self._sending:
-            while self._held:
-                batch = self._held[: self._size]
-                answers = await self._queue.front.push(batch)
-                del self._held[: len(batch)]
-                refused = [answer.error for answer in answers if isinstance(answer, Refused)]
-                self._refused = self._refused or next(iter(refused), None)
+            while self._held and any(message.id == last for message in self._held):
+                await self._store_batch(self._held[: self._size])
+
+    async def _store_batch(self, batch: list[NewMessage]) -> None:
+        """In halves, if it is too large for one call."""
+        try:
+            answers = await self._queue.front.push(batch)
+        except TooLarge as error:
+            if len(batch) > 1:
+                await self._store_batch(batch[: len(batch) // 2])
+                await self._store_batch(batch[len(batch) // 2 :])
+                return
+            answers = [Refused(error)]
+        del self._held[: len(batch)]
+        refused = [answer.error for answer in answers if isinstance(answer, Refused)]
+        self._refused = self._refused or next(iter(refused), None)
 
     def _tell_of_refused(self) -> None:
         refused, self._refused = self._refused, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -166,6 +167,13 @@ class Consumer:
         self._handled += 0 if isinstance(report, Release) and unsettled else len(deliveries)
 
     async def _settle(self, deliveries: list[Delivery], report: Report) -> None:
+        """The handler has ended, so what it made of them is said, even if the consumer is stopped meanwhile."""
+        saying = asyncio.ensure_future(self._say(deliveries, report))
+        while not saying.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.shield(saying)
+
+    async def _say(self, deliveries: list[Delivery], report: Report) -> None:
         try:
             answers, _ = await self._queue.front.settle([each.settlement(report) for each in deliveries])
         except QoError:

@@ -15,6 +15,7 @@ from enum import StrEnum
 import msgspec
 
 from qo.core.errors import Invalid
+from qo.core.moments import checked_time
 from qo.core.names import checked_name
 
 TOKEN_PREFIX = "qo"  # noqa: S105 - it begins every token, and opens nothing
@@ -94,8 +95,8 @@ def new_token(
     expires_at: datetime | None,
 ) -> tuple[Token, str]:
     """A token to store, and the text to give to its holder. `id` and `secret` are random."""
-    if expires_at is not None and expires_at.tzinfo is None:
-        raise Invalid("expires_at", "must have a time zone")
+    if expires_at is not None:
+        checked_time("expires_at", expires_at)
     token = Token(
         id=id.hex(),
         name=name,

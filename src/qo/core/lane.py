@@ -9,6 +9,7 @@ from typing import NewType
 import msgspec
 
 from qo.core.errors import Invalid
+from qo.core.moments import checked_time
 
 LaneId = NewType("LaneId", int)
 
@@ -41,8 +42,8 @@ class Start(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if (self.at is StartAt.TIME) != (self.time is not None):
             raise Invalid("start", "a time belongs to a start at a time, and to no other")
-        if self.time is not None and self.time.tzinfo is None:
-            raise Invalid("start", "must have a time zone")
+        if self.time is not None:
+            checked_time("start", self.time)
 
 
 def read_start(value: str | datetime | Start) -> Start:

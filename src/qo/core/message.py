@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 
 from qo.core.errors import Invalid, TooLarge
+from qo.core.moments import checked_time
 from qo.core.names import DEFAULT_KIND, checked_key, checked_name, known_names
 
 MessageId = NewType("MessageId", bytes)
@@ -138,10 +139,7 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 def check_due_at(due_at: datetime) -> None:
-    if not isinstance(due_at, datetime):
-        raise Invalid("due_at", f"must be a datetime, not {type(due_at).__name__}")
-    if due_at.tzinfo is None:
-        raise Invalid("due_at", "must have a time zone")
+    checked_time("due_at", due_at)
 
 
 def check_priority(priority: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import re
@@ -78,12 +79,8 @@ class App:
             return 499
         own = [(b"x-request-id", request.id.encode())]
         if isinstance(answer, Streaming):
-            try:
+            with contextlib.suppress(ClientGone):
                 await answer.run(receive, send, own)
-            except ClientGone:
-                pass
-            except QoError as error:
-                log.warning("a stream ended: %s", error, extra={"request_id": request.id})
             return HTTPStatus.OK
         status, body, content, more = answer
         headers = [*own, *more]

@@ -102,6 +102,8 @@ class Gate:
         origin = headers.get(b"origin")
         if origin is not None and _place(origin) != host.decode("latin-1"):
             raise Forbidden("pages of other origins may not call a server that asks for no token")
+        if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
+            raise Forbidden("pages of other origins may not call a server that asks for no token")
         if self._local_only and host and not _is_own_name(host):
             raise Forbidden("this server is for this machine only, and the name it was called by is not its own")
 

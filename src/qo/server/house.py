@@ -31,9 +31,10 @@ class House:
             raise TooLarge(field, f"must have at most {self.limits.batch} items, not {len(items)} (limits.batch)")
 
     def until(self, timeout_ms: int) -> datetime:
-        if not 0 <= timeout_ms <= self.limits.wait_ms:
-            raise Invalid("timeout_ms", f"must be from 0 to {self.limits.wait_ms}, not {timeout_ms}")
-        return self.broker.now() + timedelta(milliseconds=timeout_ms)
+        """When a wait of so long is over; this server lets nobody wait for longer than its limit."""
+        if timeout_ms < 0:
+            raise Invalid("timeout_ms", f"must not be negative, not {timeout_ms}")
+        return self.broker.now() + timedelta(milliseconds=min(timeout_ms, self.limits.wait_ms))
 
     def check_room(self, request: Request) -> str:
         """Turn away who would wait if too many do; answers the name under which the client's are counted."""

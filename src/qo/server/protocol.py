@@ -14,6 +14,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from qo.server.settings import LimitSettings
 
+MOST_PIPELINED = 20
+"""Requests that a client may send without waiting for an answer."""
+
 
 class Patient(HttpToolsProtocol):
     """One connection."""
@@ -26,6 +29,10 @@ class Patient(HttpToolsProtocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._in_head = True
+        self._before = b""  # the last bytes of the piece before
+        self._header_bytes = 0
+        self._silent_bytes = 0
+        self._heard = False
         self._under_way = False
         self._cycles: list[RequestResponseCycle] = []
         """Requests whose answers are not complete; several, if the client does not wait for one before the next."""
@@ -45,27 +52,50 @@ class Patient(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > self.limits.header_bytes and self._head_is_longer(data):
                 return
+            self._before = (self._before + data)[-3:]
+        self._heard = False
         super().data_received(data)
-        if self._under_way and self._arriving is None:
+        self._silent_bytes = 0 if self._heard else self._silent_bytes + len(data)
+        if self._silent_bytes > self.limits.header_bytes:  # a chunk's extension or a trailer that does not end
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        elif self._under_way and self._arriving is None:
             self._expect()
 
     def _head_is_longer(self, data: bytes) -> bool:
         """The last piece may hold the end of the head and the beginning of a body."""
-        end = data.find(b"\r\n\r\n")
-        if end >= 0 and self._head_bytes - len(data) + end <= self.limits.header_bytes:
+        end = (self._before + data).find(b"\r\n\r\n")
+        if end >= 0 and self._head_bytes - len(data) - len(self._before) + end <= self.limits.header_bytes:
             return False
         self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         return True
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Headers, and the trailers of a body in chunks."""
+        self._heard = True
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > self.limits.header_bytes:
+            raise ValueError("too many headers")
+        super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._heard = True
+        super().on_body(body)
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._under_way = True
+        self._header_bytes = 0
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._heard = True
         super().on_headers_complete()
         self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
         self._cycles.append(self.cycle)
+        if len(self._cycles) > MOST_PIPELINED:
+            raise ValueError("too many requests at once")
+        if self.pipeline:
+            self.flow.resume_reading()  # or the end of the connection would not be noticed
 
     def on_message_complete(self) -> None:
         """Mostly a request arrives in one piece, and needs no timer."""
@@ -73,7 +103,7 @@ class Patient(HttpToolsProtocol):
         if self._arriving is not None:
             self._arriving.cancel()
             self._arriving = None
-        self._in_head, self._head_bytes = True, 0
+        self._in_head, self._head_bytes, self._before = True, 0, b""
         super().on_message_complete()
 
     def pause_writing(self) -> None:

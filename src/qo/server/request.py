@@ -22,6 +22,7 @@ Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
 Send = Callable[[Event], Awaitable[None]]
 
+MOST_PARAMETERS = 100
 JSON = b"application/json"
 _encode = msgspec.json.Encoder().encode
 
@@ -93,7 +94,7 @@ class Request:
     def query(self, kind: type[T]) -> T:
         """The query's parameters, checked; each may be given once."""
         given: dict[str, str] = {}
-        for name, value in parse_qsl(self.query_text.decode("latin-1"), keep_blank_values=True, max_num_fields=100):
+        for name, value in _pairs(self.query_text):
             if name in given:
                 raise Invalid(name, "is given twice")
             given[name] = value
@@ -132,6 +133,13 @@ class Request:
             if not message.get("more_body"):
                 return b"".join(parts)
             message = await self._receive()
+
+
+def _pairs(query: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
+    except ValueError:
+        raise Invalid("query", f"has more than {MOST_PARAMETERS} parameters") from None
 
 
 def _too_large(limit: int) -> TooLarge:

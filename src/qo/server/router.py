@@ -58,6 +58,8 @@ class WrongMethod(Exception):
         super().__init__(f"this path takes {self.allowed}")
 
 
+EVENTS = "text/event-stream"
+"""What such a route answers goes on, and is taken from a queue: there is no looking at its head only."""
 KNOWN_PATHS = 4096
 NO_ROUTE = "there is no such path; GET /v1/openapi.json lists those that there are"
 
@@ -112,7 +114,7 @@ class Router:
                 raise NotFound(NO_ROUTE)
             node = child
         route = node.routes.get("GET" if method == "HEAD" else method)
-        if route is None:
+        if route is None or (method == "HEAD" and route.content == EVENTS):
             if not node.routes:
                 raise NotFound(NO_ROUTE)
             raise WrongMethod(node.routes)

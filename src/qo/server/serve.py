@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import signal
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from multiprocessing.connection import wait
@@ -146,7 +147,7 @@ class Supervisor:
         self._settings = settings
         self._listening = listening
         self._context = multiprocessing.get_context("spawn")
-        self._stopping = False
+        self._told_to_stop = threading.Event()
 
     def run(self) -> None:
         for each in SIGNALS:
@@ -154,17 +155,17 @@ class Supervisor:
         rest = FIRST_REST_SECONDS
         began = time.monotonic()
         processes = [self._start() for _ in range(self._settings.server.workers)]
-        while not self._stopping:
+        while not self._told_to_stop.is_set():
             wait([process.sentinel for process in processes], timeout=0.5)
             dead = [process for process in processes if not process.is_alive()]
-            if not dead or self._is_stopping():
+            if not dead or self._told_to_stop.is_set():
                 continue
             rest = FIRST_REST_SECONDS if time.monotonic() - began > LONGEST_REST_SECONDS else rest * 2
             log.warning("%d serving processes died; starting others in %.1f s", len(dead), rest)
-            time.sleep(min(rest, LONGEST_REST_SECONDS))
+            self._told_to_stop.wait(min(rest, LONGEST_REST_SECONDS))
             began = time.monotonic()
             processes = [process for process in processes if process not in dead]
-            processes += [] if self._is_stopping() else [self._start() for _ in dead]
+            processes += [] if self._told_to_stop.is_set() else [self._start() for _ in dead]
         for process in processes:
             process.terminate()
         for process in processes:
@@ -175,8 +176,5 @@ class Supervisor:
         process.start()
         return process
 
-    def _is_stopping(self) -> bool:
-        return self._stopping  # a signal sets it at any moment
-
     def _stop(self, *_: object) -> None:
-        self._stopping = True
+        self._told_to_stop.set()

@@ -2,78 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
-from qo.core.errors import Conflict, TooLarge
+from qo.core.errors import Conflict, Invalid, TooLarge
 from qo.core.lease import Answer, Done, Settled, Undone, Unit, Verdict
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, id_text
 
 T = TypeVar("T")
 
 
+class Kept(msgspec.Struct):
+    """What a nonce keeps: what it was used for, and the answer."""
+
+    of: str
+    answer: msgspec.Raw
+
+
 class Remembered(msgspec.Struct):
-    """An answer as a nonce keeps it: of each push its id, none if it was refused, and whether it was a duplicate."""
+    """An answer: of each push its id, none if it was refused, and whether it was a duplicate."""
 
     pushed: list[tuple[str, bool]]
     settled: list[tuple[Answer, Verdict | None, bool]] = []
 
 
-def kept_batch(answers: Sequence[Pushed]) -> str:
-    return msgspec.json.encode(Remembered(_pushed(answers))).decode()
+def batch_of(messages: Sequence[NewMessage]) -> str:
+    """What a push is, whenever it is said: ids and due times are made anew each time."""
+    return _digest("push", *_contents(messages))
 
 
-def batch_again(messages: Sequence[NewMessage], kept: str) -> list[Pushed]:
-    """The answers of the first time."""
-    remembered = _read(kept)
-    if len(remembered.pushed) != len(messages) or remembered.settled:
+def unit_of(unit: Unit) -> str:
+    settled = [(each.token, each.lane, each.offset, type(each.report).__name__) for each in unit.settlements]
+    return _digest("unit", repr(settled).encode(), *_contents(unit.pushes))
+
+
+def arrangement_of(verb: str, *given: Any) -> str:
+    return _digest(verb, repr(given).encode())
+
+
+def _contents(messages: Sequence[NewMessage]) -> Iterator[bytes]:
+    for each in messages:
+        yield repr((each.queue, each.key, each.kind, each.priority)).encode()
+        yield each.payload
+
+
+def _digest(verb: str, *parts: bytes) -> str:
+    digest = hashlib.blake2b(verb.encode(), digest_size=16)
+    for part in parts:
+        digest.update(len(part).to_bytes(8))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def kept(of: str, answer: Any) -> str:
+    return msgspec.json.encode(Kept(of, msgspec.Raw(msgspec.json.encode(answer)))).decode()
+
+
+def again(text: str, of: str, kind: type[T]) -> T:
+    """The answer of the first time, if the nonce was used for the same."""
+    found = msgspec.json.decode(text, type=Kept)
+    if found.of != of:
         raise Conflict("this nonce was used before, for something else")
-    return [_answer(each, message.id) for message, each in zip(messages, remembered.pushed, strict=True)]
+    return msgspec.json.decode(found.answer, type=kind)
 
 
-def kept_unit(done: Done) -> str:
+def kept_batch(messages: Sequence[NewMessage], answers: Sequence[Pushed]) -> str:
+    return kept(batch_of(messages), Remembered(_pushed(answers)))
+
+
+def batch_again(messages: Sequence[NewMessage], text: str) -> list[Pushed]:
+    return [_answer(each) for each in again(text, batch_of(messages), Remembered).pushed]
+
+
+def kept_unit(unit: Unit, done: Done) -> str:
     settled = [(each.answer, each.verdict, each.lease_ended) for each in done.settled]
-    return msgspec.json.encode(Remembered(_pushed(done.pushed), settled)).decode()
+    return kept(unit_of(unit), Remembered(_pushed(done.pushed), settled))
 
 
-def unit_again(kept: str) -> Done:
-    remembered = _read(kept)
-    return Done(
-        tuple(Settled(*each) for each in remembered.settled),
-        tuple(_answer(each, None) for each in remembered.pushed),
-    )
-
-
-def _read(kept: str) -> Remembered:
-    return msgspec.json.decode(kept, type=Remembered)
-
-
-def arranging(verb: str, nonce: str) -> str:
-    """The nonce of a verb that arranges things, apart from those of pushes and units."""
-    return f"{verb} {nonce}"
-
-
-def kept_value(value: Any) -> str:
-    return msgspec.json.encode(value).decode()
-
-
-def value_again(kept: str, kind: type[T]) -> T:
-    return msgspec.json.decode(kept, type=kind)
+def unit_again(unit: Unit, text: str) -> Done:
+    remembered = again(text, unit_of(unit), Remembered)
+    settled = tuple(Settled(*each) for each in remembered.settled)
+    return Done(settled, tuple(_answer(each) for each in remembered.pushed))
 
 
 def _pushed(answers: Sequence[Pushed]) -> list[tuple[str, bool]]:
     return [("" if isinstance(each, Refused) else each.id.hex(), isinstance(each, Duplicate)) for each in answers]
 
 
-def _answer(kept: tuple[str, bool], id: MessageId | None) -> Pushed:
-    """A message that was stored has the id that it is pushed with now, if that is given."""
+def _answer(kept: tuple[str, bool]) -> Pushed:
     text, duplicate = kept
     if not text:
         return Refused(TooLarge("payload", "was refused the first time"))
     first = MessageId(bytes.fromhex(text))
-    return Duplicate(first) if duplicate else Stored(first if id is None else id)
+    return Duplicate(first) if duplicate else Stored(first)
+
+
+def others_id() -> Invalid:
+    """A message that comes under the id of another one is not that one's repeat."""
+    return Invalid("id", "is that of another message; each needs its own")
 
 
 class InTheWay(Exception):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from qo.core.errors import Invalid
 from qo.core.names import suggestion
 from qo.stores.store import Engine
 
+SECRET_OPTION = re.compile(r"\b(password|sslpassword)=[^&]*")
 DEFAULT_URL = "sqlite:///qo.db"
 SCHEMES = ("sqlite", "postgresql", "http", "https")
 """What a URL may begin with; those of a server are `connect`'s to open."""
@@ -40,10 +42,11 @@ async def open_engine(url: str, *, clock: Callable[[], datetime] | None = None) 
 def without_password(url: str) -> str:
     """A URL as it may be shown."""
     parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user = f"{parts.username or ''}:***@"
-    return parts._replace(netloc=user + parts.netloc.rpartition("@")[2]).geturl()
+    if parts.password is not None:
+        user = f"{parts.username or ''}:***@"
+        parts = parts._replace(netloc=user + parts.netloc.rpartition("@")[2])
+    shown = SECRET_OPTION.sub(r"\1=***", parts.query)
+    return parts._replace(query=shown).geturl() if shown != parts.query or parts.password is not None else url
 
 
 async def store_exists(url: str) -> bool:

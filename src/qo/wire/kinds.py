@@ -19,6 +19,8 @@ def _told(**schema: Any) -> Meta:
 NO_CONTROL = r"^[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"
 MOST_SECONDS = LONGEST.total_seconds()
 
+Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+"""A lane, an offset: what fits into a store."""
 Name = Annotated[str, _told(minLength=1, maxLength=NAME_LIMIT, pattern=NO_CONTROL)]
 Key = Annotated[str, _told(minLength=1, maxLength=KEY_LIMIT, pattern=NO_CONTROL)]
 Id = Annotated[str, _told(format="uuid")]

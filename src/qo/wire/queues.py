@@ -12,7 +12,7 @@ import msgspec
 from qo.core.outcome import GroupInfo, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings
 from qo.wire.claims import read_start_text, write_start
-from qo.wire.kinds import Key, Name
+from qo.wire.kinds import Key, Name, Number
 
 Settings = dict[str, Any]
 """Settings of a queue by name, durations in seconds."""
@@ -85,7 +85,7 @@ class FilterGroupBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=
 class SeekBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Move to "all" (the start), "new" (the end), a time, or an offset; in one key's lane, or in all."""
 
-    to: str | int
+    to: str | Number
     key: Key | None = None
 
 

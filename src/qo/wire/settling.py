@@ -10,7 +10,6 @@ from typing import assert_never
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from qo.core.errors import Invalid
 from qo.core.lane import LaneId
 from qo.core.lease import (
     Answer,
@@ -30,10 +29,11 @@ from qo.core.lease import (
     Settlement,
     Verdict,
 )
+from qo.core.moments import checked_time
 from qo.core.queue import duration
 from qo.wire.claims import DeliveryBody, WantBody, read_deliveries, write_deliveries
 from qo.wire.content import Json, packed_result, unpacked_result
-from qo.wire.kinds import Delay, Seconds
+from qo.wire.kinds import Delay, Number, Seconds
 from qo.wire.messages import MessageBody, PushedBody
 
 
@@ -48,8 +48,8 @@ class SettlementBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     """What is said about one claimed message. A result goes with `complete`, an error with `fail` and `bury`."""
 
     token: str
-    lane: int
-    offset: int
+    lane: Number
+    offset: Number
     report: ReportKind = ReportKind.COMPLETE
     result: Json = UNSET
     result_base64: str | UnsetType = UNSET
@@ -85,8 +85,8 @@ class SettleReply(msgspec.Struct, omit_defaults=True):
 
 
 class PlaceBody(msgspec.Struct, forbid_unknown_fields=True):
-    lane: int
-    offset: int
+    lane: Number
+    offset: Number
 
 
 class LeaseBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -145,7 +145,7 @@ def read_settlement(body: SettlementBody) -> Settlement:
         lane=LaneId(body.lane),
         offset=body.offset,
         report=_report(body),
-        started_at=_aware("started_at", body.started_at),
+        started_at=None if body.started_at is None else checked_time("started_at", body.started_at),
     )
 
 
@@ -162,12 +162,6 @@ def _report(body: SettlementBody) -> Report:
             return Bury(body.error)
         case _:
             assert_never(body.report)
-
-
-def _aware(field: str, time: datetime | None) -> datetime | None:
-    if time is not None and time.tzinfo is None:
-        raise Invalid(field, "must have a time zone")
-    return time
 
 
 def write_settlement(item: Settlement) -> SettlementBody:

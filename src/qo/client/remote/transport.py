@@ -24,7 +24,7 @@ from qo.wire.problems import Problem, error_of
 
 log = logging.getLogger("qo.client")
 
-CONNECTIONS = 1000
+KEEP_SECONDS = 60
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 30.0
 """How long a call waits for its answer, beyond what it asked the server to wait."""
@@ -35,6 +35,17 @@ FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.05, 2.0
 
 _problem = msgspec.json.Decoder(Problem)
 _encode = msgspec.json.Encoder().encode
+
+
+TRIED_AGAIN = frozenset({429, 502, 503, 504})
+"""Statuses that time, or another server, may mend."""
+
+
+class TryAgain(Exception):
+    """Another try may do better; if there is none, this is what is told."""
+
+    def __init__(self, told: QoError) -> None:
+        self.told = told
 
 
 class Answer(NamedTuple):
@@ -96,8 +107,8 @@ class Transport:
             server = self._current
             try:
                 return await self._once(method, self._addresses[server] + path, data, headers, waits)
-            except Unavailable as error:
-                failed = error
+            except TryAgain as error:
+                failed = error.told
             self._leave(server)
             failures += 1
             if fresh is not None:
@@ -128,7 +139,10 @@ class Transport:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             if self._closed:
                 raise Closed("this client was closed") from None
-            raise Unavailable(f"no answer from {_server(url)}: {type(error).__name__} {error}".rstrip()) from error
+            said = f"no answer from {_server(url)}: {type(error).__name__} {error}".rstrip()
+            raise TryAgain(Unavailable(said)) from error
+        if answer.status in TRIED_AGAIN:
+            raise TryAgain(_told(answer, url))
         if answer.status >= 400:
             raise _told(answer, url)
         return answer
@@ -141,7 +155,8 @@ class Transport:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=CONNECTIONS, keepalive_timeout=60)
+            # As many connections as there are calls: those that wait must not keep others from being made.
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_SECONDS)
             self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
         return self._session
 
@@ -164,4 +179,5 @@ def _told(answer: Answer, url: str) -> QoError:
     try:
         return error_of(_problem.decode(answer.body))
     except msgspec.DecodeError:
-        return Unavailable(f"{_server(url)} answered {answer.status}; is it a qo server?")
+        said = f"{_server(url)} answered {answer.status}; is it a qo server?"
+        return Unavailable(said) if answer.status >= 500 else Invalid("url", said)

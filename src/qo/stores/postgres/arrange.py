@@ -16,7 +16,7 @@ from qo.core.message import MessageId, message_ids
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import CancelAnswer
 from qo.core.queue import QueueSettings
-from qo.stores.answers import arranging, kept_value, value_again
+from qo.stores.answers import again, kept
 from qo.stores.postgres import inspect, schema
 from qo.stores.postgres.claim import ADVANCE_LIMIT, ADVANCE_ROUNDS
 from qo.stores.postgres.pool import Connection
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 async def once(
     engine: PostgresEngine,
-    verb: str,
+    of: str,
     nonce: str | None,
     kind: type[T],
     do: Callable[[PostgresEngine], Awaitable[T]],
@@ -39,21 +39,23 @@ async def once(
     """Do it, unless it was done under this nonce before; then give its answer again. Both in one transaction."""
     if nonce is None:
         return await do(engine)
-    name = arranging(verb, nonce)
 
     async def work(connection: Connection, _: bool) -> T:
         try:
             async with connection.transaction():
-                kept = await connection.fetchval(engine.sql.nonce, name)
-                if kept is not None:
-                    return value_again(kept, kind)
+                known = await connection.fetchval(engine.sql.nonce, nonce)
+                if known is not None:
+                    return again(known, of, kind)
                 answer = await do(engine.on(connection))
-                await connection.execute(engine.sql.keep_nonce, name, engine.now, kept_value(answer))
+                await connection.execute(engine.sql.keep_nonce, nonce, engine.now, kept(of, answer))
                 return answer
-        except asyncpg.UniqueViolationError:  # the same call is being made elsewhere, and was first
-            return value_again(await connection.fetchval(engine.sql.nonce, name), kind)
+        except asyncpg.UniqueViolationError:
+            known = await connection.fetchval(engine.sql.nonce, nonce)
+            if known is None:
+                raise
+            return again(known, of, kind)  # the same call was being made elsewhere, and was first
 
-    answer: T = await engine.call(verb, work)
+    answer: T = await engine.call("arrange", work)
     return answer
 
 
@@ -68,9 +70,12 @@ async def pause(engine: PostgresEngine, queue: str, paused: bool) -> bool:
 
 
 async def cancel(engine: PostgresEngine, ids: Sequence[MessageId], group: str) -> list[CancelAnswer]:
-    return [
-        CancelAnswer(await engine.value("cancel", engine.sql.cancel, id, group, engine.draw, engine.now)) for id in ids
-    ]
+    """By id, so that two calls that share a transaction with their nonces do not wait for each other in turns."""
+    answers = {
+        id: CancelAnswer(await engine.value("cancel", engine.sql.cancel, id, group, engine.draw, engine.now))
+        for id in sorted(set(ids))
+    }
+    return [answers[id] for id in ids]
 
 
 async def purge_dead(engine: PostgresEngine, queue: str, group: str, ids: Sequence[MessageId] | None) -> int:
@@ -95,10 +100,22 @@ async def configure(engine: PostgresEngine, queue: str, changes: Mapping[str, An
 
 
 async def purge(engine: PostgresEngine, queue: str) -> int:
-    """What died before is a dead letter, though nobody has looked since."""
     await engine.queue(queue)
-    await _lapse_lost(engine, await engine.value("purge", engine.sql.group_ids, queue))
     return int(await engine.value("purge", engine.sql.purge, queue, engine.now))
+
+
+async def lapse_queue(engine: PostgresEngine, queue: str) -> None:
+    """What died before a purge is a dead letter, though nobody has looked since.
+
+    In transactions of its own: it takes cursors, and what comes next takes lanes first.
+    """
+    await _lapse_lost(engine, await engine.value("purge", engine.sql.group_ids, queue))
+
+
+async def lapse_group(engine: PostgresEngine, queue: str, group: str) -> None:
+    """The same, before a seek."""
+    _, group_id = await inspect.front(engine, queue, group)
+    await _lapse_lost(engine, [group_id])
 
 
 async def _lapse_lost(engine: PostgresEngine, groups: Sequence[int]) -> None:
@@ -116,7 +133,7 @@ async def create_group(engine: PostgresEngine, queues: Sequence[str] | Filter, g
     names: Sequence[str] = await _note_filter(engine, queues, group, start) if isinstance(queues, Filter) else queues
     made = [
         await engine.value("create_group", engine.sql.join, name, group, start.at, start.time, engine.now)
-        for name in names
+        for name in sorted(set(names))
     ]
     return any(made)
 
@@ -149,7 +166,6 @@ async def delete_group(engine: PostgresEngine, queue: str, group: str) -> bool:
 
 async def seek(engine: PostgresEngine, queue: str, group: str, to: Start | int, key: str | None) -> int:
     queue_id, group_id = await inspect.front(engine, queue, group)
-    await _lapse_lost(engine, [group_id])
     at, time = (to.at.value, to.time) if isinstance(to, Start) else (None, None)
     offset = to if isinstance(to, int) else None
     moved = int(await engine.value("seek", engine.sql.seek, queue_id, group_id, at, time, offset, key, engine.now))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
 from qo.core.access import Token
+from qo.core.errors import Incompatible
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
     Claimed,
@@ -36,6 +37,7 @@ from qo.core.outcome import (
     QueueInfo,
 )
 from qo.core.queue import QueueSettings
+from qo.stores.answers import arrangement_of
 from qo.stores.postgres import arrange, inspect, schema, tokens
 from qo.stores.postgres.address import Address
 from qo.stores.postgres.arrange import once
@@ -190,44 +192,53 @@ class PostgresEngine:
     # The verbs that arrange things
 
     async def configure(self, queue: str, changes: Mapping[str, Any], *, nonce: str | None = None) -> QueueSettings:
-        return await once(self, "configure", nonce, QueueSettings, lambda on: arrange.configure(on, queue, changes))
+        of = arrangement_of("configure", queue, dict(changes))
+        return await once(self, of, nonce, QueueSettings, lambda on: arrange.configure(on, queue, changes))
 
     async def delete_queue(self, queue: str, *, nonce: str | None = None) -> bool:
-        return await once(self, "delete_queue", nonce, bool, lambda on: arrange.delete_queue(on, queue))
+        of = arrangement_of("delete_queue", queue)
+        return await once(self, of, nonce, bool, lambda on: arrange.delete_queue(on, queue))
 
     async def purge(self, queue: str, *, nonce: str | None = None) -> int:
-        return await once(self, "purge", nonce, int, lambda on: arrange.purge(on, queue))
+        await arrange.lapse_queue(self, queue)
+        return await once(self, arrangement_of("purge", queue), nonce, int, lambda on: arrange.purge(on, queue))
 
     async def pause(self, queue: str, paused: bool, *, nonce: str | None = None) -> None:
-        await once(self, "pause", nonce, bool, lambda on: arrange.pause(on, queue, paused))
+        of = arrangement_of("pause", queue, paused)
+        await once(self, of, nonce, bool, lambda on: arrange.pause(on, queue, paused))
 
     async def create_group(
         self, queues: Sequence[str] | Filter, group: str, start: Start, *, nonce: str | None = None
     ) -> bool:
-        return await once(self, "create_group", nonce, bool, lambda on: arrange.create_group(on, queues, group, start))
+        of = arrangement_of("create_group", queues, group, start)
+        return await once(self, of, nonce, bool, lambda on: arrange.create_group(on, queues, group, start))
 
     async def delete_group(self, queue: str, group: str, *, nonce: str | None = None) -> bool:
-        return await once(self, "delete_group", nonce, bool, lambda on: arrange.delete_group(on, queue, group))
+        of = arrangement_of("delete_group", queue, group)
+        return await once(self, of, nonce, bool, lambda on: arrange.delete_group(on, queue, group))
 
     async def seek(
         self, queue: str, group: str, to: Start | int, key: str | None = None, *, nonce: str | None = None
     ) -> int:
-        return await once(self, "seek", nonce, int, lambda on: arrange.seek(on, queue, group, to, key))
+        await arrange.lapse_group(self, queue, group)
+        of = arrangement_of("seek", queue, group, to, key)
+        return await once(self, of, nonce, int, lambda on: arrange.seek(on, queue, group, to, key))
 
     async def cancel(self, ids: Sequence[MessageId], group: str, *, nonce: str | None = None) -> Sequence[CancelAnswer]:
-        return await once(self, "cancel", nonce, list[CancelAnswer], lambda on: arrange.cancel(on, ids, group))
+        of = arrangement_of("cancel", list(ids), group)
+        return await once(self, of, nonce, list[CancelAnswer], lambda on: arrange.cancel(on, ids, group))
 
     async def retry_dead(
         self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
     ) -> Sequence[MessageId]:
-        return await once(
-            self, "retry_dead", nonce, list[MessageId], lambda on: arrange.retry_dead(on, queue, group, ids)
-        )
+        of = arrangement_of("retry_dead", queue, group, ids)
+        return await once(self, of, nonce, list[MessageId], lambda on: arrange.retry_dead(on, queue, group, ids))
 
     async def purge_dead(
         self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
     ) -> int:
-        return await once(self, "purge_dead", nonce, int, lambda on: arrange.purge_dead(on, queue, group, ids))
+        of = arrangement_of("purge_dead", queue, group, ids)
+        return await once(self, of, nonce, int, lambda on: arrange.purge_dead(on, queue, group, ids))
 
     # Who may come in
 
@@ -282,7 +293,10 @@ class PostgresEngine:
 
     async def ready(self) -> None:
         found = await self.call("ready", lambda connection, _: schema.version(connection, self.address.schema))
-        schema.check(found, schema.migrations()[-1].number, self.address.schema)
+        newest = schema.migrations()[-1].number
+        schema.check(found, newest, self.address.schema)
+        if found < newest:
+            raise Incompatible(f"schema '{self.address.schema}' is at version {found}, and {newest} is needed")
 
     # Inside
 

@@ -13,7 +13,7 @@ import asyncpg
 
 from qo.core.errors import TooLarge
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, runs_of_ids
-from qo.stores.answers import batch_again, kept_batch
+from qo.stores.answers import batch_again, kept_batch, others_id
 from qo.stores.postgres.pool import Connection
 
 if TYPE_CHECKING:
@@ -185,6 +185,8 @@ def _answer(message: NewMessage, row: Any) -> Pushed:
             return Stored(message.id)
         case "duplicate":
             return Duplicate(MessageId(bytes.fromhex(row["other"].replace("-", ""))))
+        case "known":
+            return Refused(others_id())
         case _:
             problem = (
                 f"has {len(message.payload)} bytes; queue '{message.queue}' allows {row['other']} (setting max_payload)"
@@ -207,8 +209,10 @@ async def _push_once(
             if kept is not None:
                 return batch_again(messages, kept), False
             answers, woke = await push_on(engine, connection, messages, again=False)
-            await connection.execute(engine.sql.keep_nonce, nonce, engine.now, kept_batch(answers))
+            await connection.execute(engine.sql.keep_nonce, nonce, engine.now, kept_batch(messages, answers))
             return answers, woke
     except asyncpg.UniqueViolationError:  # the same call is being made elsewhere, and was first
         kept = await connection.fetchval(engine.sql.nonce, nonce)
+        if kept is None:
+            raise
         return batch_again(messages, kept), False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qo.core.access import Scope, Token
+from qo.core.errors import AlreadyExists
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
@@ -22,6 +23,9 @@ async def add(engine: PostgresEngine, token: Token) -> None:
         token.created_at,
         token.expires_at,
     )
+    known = await find(engine, token.id)
+    if known is not None and known.digest != token.digest:
+        raise AlreadyExists(f"there is a token {token.id} already")
 
 
 async def find(engine: PostgresEngine, id: str) -> Token | None:

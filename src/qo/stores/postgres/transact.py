@@ -32,17 +32,17 @@ async def _once(engine: PostgresEngine, connection: Connection, unit: Unit) -> D
             if unit.nonce is not None:
                 kept = await connection.fetchval(engine.sql.nonce, unit.nonce)
                 if kept is not None:
-                    return unit_again(kept)
+                    return unit_again(unit, kept)
             return await _do(engine, connection, unit)
     except InTheWay as stop:
         # If this very unit was still being done when we looked, what is in the way is itself.
         kept = await connection.fetchval(engine.sql.nonce, unit.nonce)
-        return stop.undone if kept is None else unit_again(kept)
+        return stop.undone if kept is None else unit_again(unit, kept)
     except asyncpg.UniqueViolationError:
         kept = None if unit.nonce is None else await connection.fetchval(engine.sql.nonce, unit.nonce)
         if kept is None:
             raise
-        return unit_again(kept)  # the same unit was being done elsewhere, and was first
+        return unit_again(unit, kept)  # the same unit was being done elsewhere, and was first
 
 
 async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Done:
@@ -58,7 +58,7 @@ async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Don
     check_pushed(unit, pushed)
     done = Done(tuple(settled), tuple(pushed))
     if unit.nonce is not None:
-        await connection.execute(engine.sql.keep_nonce, unit.nonce, engine.now, kept_unit(done))
+        await connection.execute(engine.sql.keep_nonce, unit.nonce, engine.now, kept_unit(unit, done))
     return done
 
 

@@ -32,7 +32,7 @@ from qo.core.outcome import (
     QueueInfo,
 )
 from qo.core.queue import QueueSettings
-from qo.stores.answers import arranging
+from qo.stores.answers import arrangement_of
 from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema, tokens
 from qo.stores.sqlite.claim import claim
 from qo.stores.sqlite.extend import extend
@@ -148,53 +148,59 @@ class SqliteEngine:
     # The verbs that arrange things
 
     async def configure(self, queue: str, changes: Mapping[str, Any], *, nonce: str | None = None) -> QueueSettings:
-        return await self._once("configure", nonce, QueueSettings, lambda tx: queues.configure(tx, queue, changes))
+        of = arrangement_of("configure", queue, dict(changes))
+        return await self._once(of, nonce, QueueSettings, lambda tx: queues.configure(tx, queue, changes))
 
     async def delete_queue(self, queue: str, *, nonce: str | None = None) -> bool:
-        return await self._once("delete_queue", nonce, bool, lambda tx: queues.delete(tx, queue))
+        of = arrangement_of("delete_queue", queue)
+        return await self._once(of, nonce, bool, lambda tx: queues.delete(tx, queue))
 
     async def purge(self, queue: str, *, nonce: str | None = None) -> int:
-        return await self._once("purge", nonce, int, lambda tx: queues.purge(tx, queue))
+        return await self._once(arrangement_of("purge", queue), nonce, int, lambda tx: queues.purge(tx, queue))
 
     async def pause(self, queue: str, paused: bool, *, nonce: str | None = None) -> None:
-        await self._once("pause", nonce, bool, lambda tx: queues.pause(tx, queue, paused))
+        of = arrangement_of("pause", queue, paused)
+        await self._once(of, nonce, bool, lambda tx: queues.pause(tx, queue, paused))
 
     async def create_group(
         self, queues: Sequence[str] | Filter, group: str, start: Start, *, nonce: str | None = None
     ) -> bool:
-        return await self._once("create_group", nonce, bool, lambda tx: groups.create(tx, queues, group, start))
+        of = arrangement_of("create_group", queues, group, start)
+        return await self._once(of, nonce, bool, lambda tx: groups.create(tx, queues, group, start))
 
     async def delete_group(self, queue: str, group: str, *, nonce: str | None = None) -> bool:
-        return await self._once("delete_group", nonce, bool, lambda tx: groups.delete(tx, queue, group))
+        of = arrangement_of("delete_group", queue, group)
+        return await self._once(of, nonce, bool, lambda tx: groups.delete(tx, queue, group))
 
     async def seek(
         self, queue: str, group: str, to: Start | int, key: str | None = None, *, nonce: str | None = None
     ) -> int:
-        return await self._once("seek", nonce, int, lambda tx: groups.seek(tx, queue, group, to, key))
+        of = arrangement_of("seek", queue, group, to, key)
+        return await self._once(of, nonce, int, lambda tx: groups.seek(tx, queue, group, to, key))
 
     async def cancel(self, ids: Sequence[MessageId], group: str, *, nonce: str | None = None) -> Sequence[CancelAnswer]:
-        return await self._once("cancel", nonce, list[CancelAnswer], lambda tx: cancel.cancel(tx, ids, group))
+        of = arrangement_of("cancel", list(ids), group)
+        return await self._once(of, nonce, list[CancelAnswer], lambda tx: cancel.cancel(tx, ids, group))
 
     async def retry_dead(
         self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
     ) -> Sequence[MessageId]:
+        of = arrangement_of("retry_dead", queue, group, ids)
         return await self._once(
-            "retry_dead",
-            nonce,
-            list[MessageId],
-            lambda tx: dead.retry(tx, queue, group, ids, partial(_new_ids, tx)),
+            of, nonce, list[MessageId], lambda tx: dead.retry(tx, queue, group, ids, partial(_new_ids, tx))
         )
 
     async def purge_dead(
         self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
     ) -> int:
-        return await self._once("purge_dead", nonce, int, lambda tx: dead.purge(tx, queue, group, ids))
+        of = arrangement_of("purge_dead", queue, group, ids)
+        return await self._once(of, nonce, int, lambda tx: dead.purge(tx, queue, group, ids))
 
-    async def _once(self, verb: str, nonce: str | None, kind: type[T], do: Callable[[Transaction], T]) -> T:
+    async def _once(self, of: str, nonce: str | None, kind: type[T], do: Callable[[Transaction], T]) -> T:
         """Do it, unless it was done under this nonce before; then give its answer again."""
         if nonce is None:
-            return await self._writer.do(verb, do)
-        return await self._writer.do(verb, lambda tx: arranged_once(tx, arranging(verb, nonce), kind, do))
+            return await self._writer.do("arrange", do)
+        return await self._writer.do("arrange", lambda tx: arranged_once(tx, nonce, of, kind, do))
 
     # Who may come in
 

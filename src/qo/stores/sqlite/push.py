@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from qo.core.errors import TooLarge
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored
-from qo.stores.answers import batch_again, kept_batch
+from qo.stores.answers import batch_again, kept_batch, others_id
 from qo.stores.sqlite import dedupe, intake
 from qo.stores.sqlite.lanes import (
     Entry,
@@ -39,7 +39,7 @@ def push_once(tx: Transaction, messages: tuple[NewMessage, ...], nonce: str | No
     if kept is not None:
         return batch_again(messages, kept)
     answers = push(tx, messages)
-    tx.run(SQL.keep_nonce, nonce, tx.now, kept_batch(answers))
+    tx.run(SQL.keep_nonce, nonce, tx.now, kept_batch(messages, answers))
     return answers
 
 
@@ -115,8 +115,9 @@ def _settled_before_entry(
         first = dedupe.holder(tx, queue, message, on_the_way)
         if first is not None:
             return Duplicate(first), True
-    if _is_repeat(tx, message):
-        return Stored(message.id), True
+    known = _known(tx, message)
+    if known is not None:
+        return Stored(message.id) if known == (message.queue, message.key, message.payload) else OTHERS_ID, True
     on_the_way.add(message.id)
     if message.due_at is not None and micros(message.due_at) > tx.now:
         intake.delay(tx, queue, message, _expires_at(tx, queue, message))
@@ -156,9 +157,14 @@ def _too_large(queue: QueueRow, message: NewMessage) -> Refused:
     return Refused(TooLarge("payload", problem))
 
 
-def _is_repeat(tx: Transaction, message: NewMessage) -> bool:
-    """Whether this very message is stored already: its producer did not hear the first answer."""
-    return row_of(tx, message.id) is not None or tx.row(SQL.in_intake, message.id) is not None
+OTHERS_ID = Refused(others_id())
+
+
+def _known(tx: Transaction, message: NewMessage) -> tuple[str, str | None, bytes] | None:
+    """What is stored under this id: its queue, key and payload. Of a repeat, whose first answer was lost, the same."""
+    row = row_of(tx, message.id)
+    found = tx.row(SQL.in_intake, message.id) if row is None else tx.row(SQL.in_log, row)
+    return None if found is None else (found[0], found[1], found[2])
 
 
 def _expires_at(tx: Transaction, queue: QueueRow, message: NewMessage) -> int | None:

@@ -61,8 +61,11 @@ def _checked_version(connection: apsw.Connection, path: str, newest: int) -> int
 
 
 def check_version(version: int, path: str) -> None:
-    """Refuse a file that a newer qo has brought forward while it was open here."""
-    _check_newest(version, migrations()[-1].number, path)
+    """Refuse a file that a newer qo has brought forward while it was open here, or that is no longer what it was."""
+    newest = migrations()[-1].number
+    _check_newest(version, newest, path)
+    if version < newest:
+        raise Incompatible(f"{path} has schema {version}, and {newest} is needed")
 
 
 def _check_newest(version: int, newest: int, path: str) -> None:

@@ -9,6 +9,9 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
+import apsw
+
+from qo.core.errors import Conflict
 from qo.core.fate import FRAGILE_LOSSES, Completed
 from qo.core.lane import LaneId
 from qo.core.lease import Delivered, Want
@@ -223,10 +226,13 @@ def _lease(
 ) -> None:
     want = haul.want
     bits = settled.to_bytes((settled.bit_length() + 7) // 8, "little") if settled else None
-    tx.run(
-        SQL.lease, want.token, cursor.lane.id, cursor.id, cursor.group_id, start, max(start, end), bits,
-        offsets_text(retried), fragile, want.owner, tx.now, _expires_at(tx, front, want),
-    )  # fmt: skip
+    try:
+        tx.run(
+            SQL.lease, want.token, cursor.lane.id, cursor.id, cursor.group_id, start, max(start, end), bits,
+            offsets_text(retried), fragile, want.owner, tx.now, _expires_at(tx, front, want),
+        )  # fmt: skip
+    except apsw.ConstraintError:
+        raise Conflict("this token was used before; each claim needs one of its own") from None
 
 
 def _expires_at(tx: Transaction, front: Front, want: Want) -> int:

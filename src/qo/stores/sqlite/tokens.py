@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from qo.core.access import Scope, Token
+from qo.core.errors import AlreadyExists
 from qo.stores.sqlite.moments import micros, moment
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Row, Transaction
@@ -13,6 +14,11 @@ SQL = statements("tokens")
 
 
 def add(tx: Transaction, token: Token) -> None:
+    known = find(tx, token.id)
+    if known is not None:
+        if known.digest != token.digest:
+            raise AlreadyExists(f"there is a token {token.id} already")
+        return  # it was added before, and the answer was lost
     tx.run(
         SQL.add,
         token.id,

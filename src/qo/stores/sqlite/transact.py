@@ -8,12 +8,12 @@ from typing import TypeVar
 from qo.core.lease import Done, Undone, Unit
 from qo.stores.answers import (
     InTheWay,
+    again,
     check_pushed,
     check_settled,
+    kept,
     kept_unit,
-    kept_value,
     unit_again,
-    value_again,
 )
 from qo.stores.sqlite.push import push
 from qo.stores.sqlite.settle import settle
@@ -30,9 +30,9 @@ def transact(tx: Transaction, units: tuple[Unit, ...]) -> list[Done | Undone]:
 
 
 def _once(tx: Transaction, unit: Unit) -> Done | Undone:
-    kept = None if unit.nonce is None else tx.value(SQL.nonce, unit.nonce)
-    if kept is not None:
-        return unit_again(kept)
+    known = None if unit.nonce is None else tx.value(SQL.nonce, unit.nonce)
+    if known is not None:
+        return unit_again(unit, known)
     try:
         with tx.savepoint():
             done = _do(tx, unit)
@@ -49,15 +49,15 @@ def _do(tx: Transaction, unit: Unit) -> Done:
     check_pushed(unit, pushed)
     done = Done(tuple(settled), tuple(pushed))
     if unit.nonce is not None:
-        tx.run(SQL.keep_nonce, unit.nonce, tx.now, kept_unit(done))
+        tx.run(SQL.keep_nonce, unit.nonce, tx.now, kept_unit(unit, done))
     return done
 
 
-def arranged_once(tx: Transaction, nonce: str, kind: type[T], do: Callable[[Transaction], T]) -> T:
+def arranged_once(tx: Transaction, nonce: str, of: str, kind: type[T], do: Callable[[Transaction], T]) -> T:
     """Do it, unless it was done under this nonce before; then give its answer again."""
-    kept = tx.value(SQL.nonce, nonce)
-    if kept is not None:
-        return value_again(kept, kind)
+    known = tx.value(SQL.nonce, nonce)
+    if known is not None:
+        return again(known, of, kind)
     answer = do(tx)
-    tx.run(SQL.keep_nonce, nonce, tx.now, kept_value(answer))
+    tx.run(SQL.keep_nonce, nonce, tx.now, kept(of, answer))
     return answer

@@ -8,6 +8,7 @@ import msgspec
 
 from qo.core.errors import Invalid, RolledBack
 from qo.core.lease import Claimed, Nothing, Undone, Unit, Want
+from qo.core.message import check_priority
 from qo.server.house import House
 from qo.server.request import EMPTY, Request, Response, reply
 from qo.server.router import CONSUME, LOOK, PRODUCE, Route
@@ -90,6 +91,7 @@ async def _ask(house: House, request: Request, want: Want) -> Claimed | Nothing:
 
 async def _wait(house: House, request: Request, body: ClaimBody, want: Want) -> Claimed | Nothing:
     until = house.until(body.timeout_ms)
+    check_priority(body.priority)
     with house.waiting(request), request.while_here():
         return await house.broker.claim_or_wait(want, until, body.priority)
 
@@ -107,6 +109,7 @@ async def settle(house: House, request: Request) -> Response:
     body = request.read(_settle)
     request.allow(CONSUME, [])  # what it may settle, the lease's token proves
     house.check_count("items", body.items)
+    house.check_count("then", body.then)
     for want in body.then:
         _allow(request, want)
     items = [read_settlement(each) for each in body.items]
@@ -124,7 +127,10 @@ async def extend(house: House, request: Request) -> Response:
     body = request.read(_extend)
     request.allow(CONSUME, [])
     house.check_count("leases", body.leases)
-    held = await house.broker.extend([read_extension(each) for each in body.leases])
+    house.check_count("started", [place for each in body.leases for place in each.started])
+    extensions = [read_extension(each) for each in body.leases]
+    held = await house.broker.extend(extensions)
+    house.streams.extended(extensions, held)
     return reply(ExtendReply([write_held(each) for each in held]))
 
 

@@ -40,6 +40,7 @@ async def create(house: House, request: Request) -> Response:
 
 async def create_anywhere(house: House, request: Request) -> Response:
     body = request.read(_filter)
+    house.check_count("queues", body.queues)
     named = [checked_name("queues", each) for each in body.queues]
     by_filter = body.namespace is not None or body.task is not None
     if bool(named) == by_filter:

@@ -69,6 +69,9 @@ def read_messages(
     house: House, bodies: Sequence[MessageBody], queue: str | None, field: str = "messages"
 ) -> list[NewMessage]:
     ids, now = house.broker.new_ids(len(bodies)), house.broker.now()
+    given = [body.id for body in bodies if body.id is not None]
+    if len(set(given)) < len(given):
+        raise Invalid(field, "must have an id of its own each")
     read: list[NewMessage] = []
     try:
         for body, id in zip(bodies, ids, strict=True):

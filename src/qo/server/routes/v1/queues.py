@@ -5,11 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from qo.core.names import DEFAULT_GROUP, checked_name
-from qo.core.outcome import Depth
+from qo.core.outcome import Depth, QueueInfo
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import LOOK, Route
 from qo.server.routes.v1.pages import Page, checked_limit
+from qo.wire.kinds import Number
 from qo.wire.queues import (
     CountReply,
     DeletedReply,
@@ -35,7 +36,7 @@ class GroupQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 class LanesQuery(Page, forbid_unknown_fields=True):
     group: str = DEFAULT_GROUP
-    after: int = 0
+    after: Number = 0
 
 
 _settings = msgspec.json.Decoder(Settings)
@@ -45,8 +46,35 @@ async def queues(house: House, request: Request) -> Response:
     """Those that the caller may see."""
     page = request.query(QueuesQuery)
     request.allow(LOOK, [])
-    found = await house.broker.inspect.queues(page.after, checked_limit(page.limit))
-    return reply(QueuesReply([write_queue(each) for each in found if request.caller.sees(each.name)]))
+    found = await _visible(house, request, page.after, checked_limit(page.limit))
+    return reply(QueuesReply([write_queue(each) for each in found]))
+
+
+async def _visible(house: House, request: Request, after: str, limit: int) -> list[QueueInfo]:
+    """By name, from where the caller's prefixes begin."""
+    token = request.caller.token
+    if token is None or not token.prefixes:
+        return list(await house.broker.inspect.queues(after, limit))
+    found: dict[str, QueueInfo] = {}
+    for prefix in sorted(token.prefixes):
+        start = max(after, _just_before(prefix))
+        while len(found) < limit:
+            names = await house.broker.inspect.queues(start, limit)
+            within = [each for each in names if each.name.startswith(prefix)]
+            found |= {each.name: each for each in within}
+            if len(within) < limit:
+                break
+            start = within[-1].name
+    return [found[name] for name in sorted(found)][:limit]
+
+
+def _just_before(prefix: str) -> str:
+    """What sorts before all that begins with it, and after all that sorts before these."""
+    last = ord(prefix[-1])
+    return prefix[:-1] + (chr(last - 1) + LAST_CHARACTER if last > 1 and not 0xD800 <= last - 1 <= 0xDFFF else "")
+
+
+LAST_CHARACTER = "\U0010ffff"
 
 
 async def queue(house: House, request: Request) -> Response:

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from datetime import datetime, timedelta
 
 import msgspec
 
-from qo.core.errors import Invalid
-from qo.core.lease import CLAIM_LIMIT, Claimed, Delivered, Release, Settlement
+from qo.core.errors import Invalid, QoError
+from qo.core.lease import CLAIM_LIMIT, Claimed, Delivered, Nothing, Release, Settlement, Want
+from qo.core.message import check_priority
 from qo.core.names import DEFAULT_GROUP
 from qo.server.house import House
-from qo.server.request import ClientGone, Receive, Request, Send, Streaming, WhileHere
-from qo.server.router import CONSUME, Route
+from qo.server.request import Receive, Request, Send, Streaming, WhileHere
+from qo.server.router import CONSUME, EVENTS, Route
 from qo.server.streams import Stream
 from qo.wire.claims import DeliveryBody, WantBody, read_want, write_deliveries
 
+STREAM_WAIT = timedelta(hours=1)
 BEAT_SECONDS = 15
 """A comment is sent after so long without a message, so that nobody in between takes the line for dead."""
 DEFAULT_WINDOW = 100
+
+log = logging.getLogger("qo.server")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -52,6 +57,7 @@ async def stream(house: House, request: Request) -> Streaming:
     if not 1 <= terms.window <= CLAIM_LIMIT:
         raise Invalid("window", f"must be from 1 to {CLAIM_LIMIT}, not {terms.window}")
     read_want(body, "checked before the first byte of the answer")
+    check_priority(terms.priority)
     house.check_room(request)
 
     async def run(receive: Receive, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
@@ -60,11 +66,12 @@ async def stream(house: House, request: Request) -> Streaming:
             try:
                 await _begin(send, headers)
                 with WhileHere(receive):
-                    await _go_on(house, stream, body, terms, send)
+                    await _go_on(house, request, stream, body, terms, send)
+            except QoError as error:
+                log.warning("a stream ended: %s", error, extra={"request_id": request.id})
             finally:
                 house.streams.close(stream)
-        with contextlib.suppress(ClientGone):
-            await send({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.body", "body": b""})
 
     return Streaming(run)
 
@@ -75,9 +82,12 @@ async def _begin(send: Send, headers: list[tuple[bytes, bytes]]) -> None:
     await send({"type": "http.response.body", "body": b": qo\n\n", "more_body": True})
 
 
-async def _go_on(house: House, stream: Stream, body: WantBody, terms: StreamQuery, send: Send) -> None:
+async def _go_on(
+    house: House, request: Request, stream: Stream, body: WantBody, terms: StreamQuery, send: Send
+) -> None:
     broker = house.broker
     while not house.streams.stopping:
+        await _check(house, request)
         now = broker.now()
         room = stream.room(now)
         if room <= 0:
@@ -85,13 +95,33 @@ async def _go_on(house: House, stream: Stream, body: WantBody, terms: StreamQuer
             continue
         body.messages = min(terms.messages, room)
         want = read_want(body, secrets.token_hex(16))
-        answer = await broker.claim_or_wait(want, now + timedelta(seconds=BEAT_SECONDS), terms.priority)
+        answer = await _claim(house, want, terms.priority, send)
         if isinstance(answer, Claimed):
             if not terms.auto_settle:
                 house.streams.sent(stream, answer.deliveries)
             await _tell(house, answer.deliveries, send, terms)
-        else:
-            await _beat(send)
+
+
+async def _check(house: House, request: Request) -> None:
+    """A token that was good when the stream began may be over by now."""
+    caller = await house.gate.identify(request.headers)
+    caller.check(CONSUME, [request.queue])
+
+
+async def _claim(house: House, want: Want, priority: int, send: Send) -> Claimed | Nothing:
+    """Wait for as long as it takes, with a comment now and then: the store is not asked for these."""
+    until = house.broker.now() + STREAM_WAIT
+    claim = asyncio.ensure_future(house.broker.claim_or_wait(want, until, priority))
+    try:
+        while not claim.done():
+            await asyncio.wait([claim], timeout=BEAT_SECONDS)
+            if not claim.done():
+                await _beat(send)
+    except BaseException:
+        claim.cancel()  # what it has taken already goes to someone else
+        await asyncio.gather(claim, return_exceptions=True)
+        raise
+    return claim.result()
 
 
 async def _wait_for_room(stream: Stream, now: datetime, send: Send) -> None:
@@ -107,7 +137,7 @@ async def _wait_for_room(stream: Stream, now: datetime, send: Send) -> None:
 async def _tell(house: House, deliveries: tuple[Delivered, ...], send: Send, terms: StreamQuery) -> None:
     """Send them; what could not be sent is given back."""
     events = b"".join(
-        b"event: message\nid: %s\ndata: %s\n\n" % (each.id.encode(), _encode(each))
+        b"event: message\nid: %s\ndata: %s\n\n" % (each.id.encode(), _on_lines(_encode(each)))
         for each in write_deliveries(deliveries)
     )
     try:
@@ -121,6 +151,11 @@ async def _tell(house: House, deliveries: tuple[Delivered, ...], send: Send, ter
                 ]
             )
         raise
+
+
+def _on_lines(data: bytes) -> bytes:
+    """A line's end is white space in JSON, and the end of a field in an event."""
+    return data.replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
 
 
 async def _beat(send: Send) -> None:
@@ -137,6 +172,6 @@ ROUTES = [
         scopes=CONSUME,
         query=StreamQuery,
         answers={200: DeliveryBody},
-        content="text/event-stream",
+        content=EVENTS,
     )
 ]

@@ -250,8 +250,25 @@ BEGIN
     PERFORM qo.lock_keys(v_queues, v_scopes, v_keys, p_now);
 END $$;
 
+-- Whether what is stored under an id is this very message; nothing, if nothing is.
+CREATE FUNCTION qo.is_repeat(p_id uuid, p_queue text, p_key text, p_payload bytea) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    v_place record := qo.place_of(p_id);
+    v_same boolean;
+BEGIN
+    IF v_place.lane_id IS NULL THEN
+        SELECT i.queue = p_queue AND i.key IS NOT DISTINCT FROM p_key AND i.payload = p_payload INTO v_same FROM qo.intake i WHERE i.id = p_id;
+    ELSE
+        SELECT q.name = p_queue AND l.key IS NOT DISTINCT FROM p_key AND m.payload = p_payload INTO v_same
+        FROM qo.messages m JOIN qo.lanes l ON l.id = m.lane_id JOIN qo.queues q ON q.id = l.queue_id
+        WHERE m.lane_id = v_place.lane_id AND m."offset" = v_place."offset";
+    END IF;
+    RETURN v_same;
+END $$;
+
 -- Push anything, message by message. Lanes are created in the order of first arrivals, and locked by id before offsets
--- are given out. Answers for each message: 'stored', 'duplicate' and the first one's id, 'too large' and the limit.
+-- are given out. Answers for each message: 'stored', 'duplicate' and the first one's id, 'too large' and the limit, or 'known',
+-- if its id is that of another message.
 CREATE FUNCTION qo.push_any(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_ids uuid[], p_payloads bytea[],
                         p_headers text[], p_dues timestamptz[], p_ttls double precision[], p_dedupes jsonb[], p_now timestamptz)
 RETURNS TABLE (answer text, other text) LANGUAGE plpgsql AS $$
@@ -265,6 +282,7 @@ DECLARE
     v_told boolean := false;
     v_due timestamptz;
     v_first uuid;
+    v_repeat boolean;
     v_numbers integer[];
     v_number integer := 0;
     i integer;
@@ -288,7 +306,11 @@ BEGIN
             END IF;
             IF v_first IS NOT NULL THEN
                 answer := 'duplicate'; other := v_first::text;
-            ELSIF (qo.place_of(p_ids[i])).lane_id IS NULL AND NOT EXISTS (SELECT FROM qo.intake WHERE id = p_ids[i]) THEN
+            END IF;
+            v_repeat := CASE WHEN v_first IS NULL THEN qo.is_repeat(p_ids[i], p_queues[i], p_keys[i], p_payloads[i]) END;
+            IF v_repeat IS NOT NULL AND NOT v_repeat THEN
+                answer := 'known';
+            ELSIF v_first IS NULL AND v_repeat IS NULL THEN
                 v_on_the_way := v_on_the_way || p_ids[i];
                 IF p_dues[i] > v_now THEN
                     INSERT INTO qo.intake (id, queue, key, kind, priority, payload, headers, created_at, due_at, ttl)

@@ -9,7 +9,11 @@ ON CONFLICT DO UPDATE SET message_id = ?4, until = ?5, checked_at = ?6;
 
 -- name: in_intake
 -- Primary key.
-SELECT 1 FROM intake WHERE id = ?;
+SELECT q.name, i.key, i.payload FROM intake i JOIN queues q ON q.id = i.queue_id WHERE i.id = ?;
+
+-- name: in_log
+-- Primary keys.
+SELECT q.name, l.key, m.payload FROM messages m JOIN lanes l ON l.id = m.lane_id JOIN queues q ON q.id = l.queue_id WHERE m.row = ?;
 
 -- name: waits_in_intake
 -- Primary key.
