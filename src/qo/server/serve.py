@@ -61,7 +61,8 @@ async def furnished(settings: ServerSettings, broker: Broker | None = None) -> A
         engine = await open_engine(settings.store)
         broker = Broker(engine, polling=settings.long_polling.strategy(), backoff=settings.long_polling.backoff())
     listen = settings.server
-    gate = Gate(broker.access, broker.now, auth=listen.auth, local_only=is_loopback(listen.host))
+    local_only = is_loopback(listen.host) and not listen.insecure
+    gate = Gate(broker.access, broker.now, auth=listen.auth, local_only=local_only)
     house = House(broker, settings, gate)
     router = Router([*v1.ROUTES, *service.routes(v1.ROUTES)])
     show = broker.metrics
