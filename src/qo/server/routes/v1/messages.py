@@ -8,7 +8,7 @@ from http import HTTPStatus
 import msgspec
 
 from qo.core.errors import Invalid
-from qo.core.message import NewMessage, Refused
+from qo.core.message import MessageId, NewMessage, Refused
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import PRODUCE, Route
@@ -69,16 +69,24 @@ def read_messages(
     house: House, bodies: Sequence[MessageBody], queue: str | None, field: str = "messages"
 ) -> list[NewMessage]:
     ids, now = house.broker.new_ids(len(bodies)), house.broker.now()
-    given = [body.id for body in bodies if body.id is not None]
-    if len(set(given)) < len(given):
-        raise Invalid(field, "must have an id of its own each")
     read: list[NewMessage] = []
     try:
         for body, id in zip(bodies, ids, strict=True):
             read.append(read_message(body, queue, id, now))
     except Invalid as error:
         raise type(error)(f"{field}[{len(read)}].{error.field}", error.problem) from None
+    if any(body.id is not None for body in bodies):
+        _check_ids(read, field)
     return read
+
+
+def _check_ids(messages: Sequence[NewMessage], field: str) -> None:
+    """A message may be said twice, but no two may have one id."""
+    seen: dict[MessageId, tuple[str, str | None, bytes]] = {}
+    for each in messages:
+        content = each.queue, each.key, each.payload
+        if seen.setdefault(each.id, content) != content:
+            raise Invalid(field, "two of them have the same id")
 
 
 ROUTES = [
