@@ -20,12 +20,18 @@ class Connecting:
     """What `connect` returns: enter it with `async with` for a `Client`, with `with` for a `SyncClient`."""
 
     def __init__(
-        self, url: str | Sequence[str], polling: PollingStrategy | None, clock: Clock | None, token: str | None
+        self,
+        url: str | Sequence[str],
+        polling: PollingStrategy | None,
+        clock: Clock | None,
+        token: str | None,
+        patience: float | None,
     ) -> None:
         self._url = url
         self._polling = polling
         self._clock = clock
         self._token = token
+        self._patience = patience
         self._client: Client | None = None
         self._sync: SyncClient | None = None
 
@@ -33,7 +39,7 @@ class Connecting:
         """Open without a context manager; then close the client yourself."""
         now = None if self._clock is None else self._clock.now
         if not isinstance(self._url, str) or is_server(self._url):
-            return Client(_remote_front(self._url, self._token, now))
+            return Client(_remote_front(self._url, self._token, self._patience, now))
         if self._token is not None:
             raise Invalid("token", "is for http:// and https:// URLs")
         store = await open_engine(self._url, clock=now)
@@ -68,7 +74,9 @@ def is_server(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
-def _remote_front(url: str | Sequence[str], token: str | None, now: Callable[[], datetime] | None) -> Front:
+def _remote_front(
+    url: str | Sequence[str], token: str | None, patience: float | None, now: Callable[[], datetime] | None
+) -> Front:
     try:
         from qo.client.remote.front import RemoteFront  # noqa: PLC0415 - only when asked for
         from qo.client.remote.transport import Transport, read_addresses  # noqa: PLC0415
@@ -76,7 +84,7 @@ def _remote_front(url: str | Sequence[str], token: str | None, now: Callable[[],
         if error.name not in ("aiohttp", "yarl"):
             raise
         raise Invalid("url", "needs the HTTP client; install it with: pip install 'qo-queue[http]'") from None
-    return RemoteFront(Transport(read_addresses(url), token), now)
+    return RemoteFront(Transport(read_addresses(url), token, patience), now)
 
 
 def connect(
@@ -85,13 +93,15 @@ def connect(
     polling: PollingStrategy | None = None,
     clock: Clock | None = None,
     token: str | None = None,
+    patience: float | None = None,
 ) -> Connecting:
     """Connect to a store, or to a server, by URL.
 
     `async with qo.connect("sqlite:///qo.db") as client` gives the async client,
     `with qo.connect(...) as client` the sync one. Several servers may be given in
     a list, or with commas between them; a call goes to the next when one fails.
-    `token` is what a server asks for. `polling` says how often to ask a store
+    `token` is what a server asks for, `patience` how many seconds a call looks for
+    a server that answers (30). `polling` says how often to ask a store
     whether another process wrote, while someone waits. `clock` is for tests.
     """
     if not isinstance(url, str) and not (isinstance(url, list | tuple) and all(isinstance(each, str) for each in url)):
@@ -100,4 +110,6 @@ def connect(
         raise Invalid("url", "must not be empty")
     if polling is not None and not isinstance(polling, PollingStrategy):
         raise Invalid("polling", f"must be a PollingStrategy, not {type(polling).__name__}")
-    return Connecting(url, polling, clock, token)
+    if patience is not None and not patience > 0:
+        raise Invalid("patience", f"must be seconds above 0, not {patience!r}")
+    return Connecting(url, polling, clock, token, patience)

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
@@ -153,7 +154,11 @@ def test_the_commands_on_a_store_and_on_a_server(tmp_path, store):
         assert "Traceback" not in done.stderr
         return done.stdout
 
-    assert "no queues yet" in qo_("queues")
+    if store.startswith("http"):
+        assert "no queues yet" in qo_("queues")
+    else:
+        qo_("queues", code=1)  # there is no file, and looking makes none
+        assert not (tmp_path / "qo.db").exists()
     [id] = qo_("push", "orders", '{"n": 1}', "--kind", "charge", "--key", "c7", "--header", "a=b").split()
     assert json.loads(qo_("push", "orders", "again", "--dedupe", "d", "--json"))["duplicate"] is False
     assert "a duplicate" in qo_("push", "orders", "again", "--dedupe", "d")
@@ -163,7 +168,7 @@ def test_the_commands_on_a_store_and_on_a_server(tmp_path, store):
     assert table[0].split() == ["queue", "ready", "retrying", "leased", "delayed", "dead"]
     assert table[1].split() == ["orders", "6", "0", "0", "0", "0"]
     assert json.loads(qo_("queues", "--json"))[0]["ready"] == 6
-    popped = json.loads(qo_("pop", "orders", "--key", "c7", "--json"))
+    popped: Any = json.loads(qo_("pop", "orders", "--key", "c7", "--json"))
     assert (popped["id"], popped["payload"], popped["headers"]) == (id, {"n": 1}, {"a": "b"})
     assert qo_("pop", "orders", "-n", "2", "--release").split() == ['"again"', "1"]
     assert qo_("pop", "orders", "-n", "2").split() == ['"again"', "1"]
@@ -176,7 +181,23 @@ def test_the_commands_on_a_store_and_on_a_server(tmp_path, store):
     qo_("pop", "orders", code=1)
     assert "goes on" in qo_("resume", "orders")
     qo_("purge", "orders", code=1)
+    qo_("pause", "ordres", code=1)
     assert "6 messages removed" in qo_("purge", "orders", "--yes")
+    for said in ("bytes", "json"):
+        done = subprocess.run(
+            [sys.executable, "-m", "qo.cli.main", "push", "binary", "--store", store],
+            cwd=tmp_path, env=plain_environment(), input=b"\x00\xff\xfe", capture_output=True, check=True,
+        )  # fmt: skip
+        assert done.stderr == b""
+        more = ["--json"] if said == "json" else []
+        popped = subprocess.run(
+            [sys.executable, "-m", "qo.cli.main", "pop", "binary", "--store", store, *more],
+            cwd=tmp_path, env=plain_environment(), capture_output=True, check=True,
+        )  # fmt: skip
+        if said == "bytes":
+            assert popped.stdout == b"\x00\xff\xfe\n"
+        else:
+            assert json.loads(popped.stdout)["payload_base64"] == "AP/+"
     assert "no dead letters" in qo_("dead", "list", "orders")
     assert "no such jobs" in qo_("jobs", "orders")
 

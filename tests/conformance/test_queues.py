@@ -10,6 +10,7 @@ from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Start, StartAt
 from qo.core.message import id_text
 from qo.core.retry import RetryPolicy
+from tests.clock import START
 from tests.conformance.saying import (
     ORDERS,
     answers,
@@ -334,6 +335,14 @@ async def test_queues_groups_and_lanes_are_listed(store):
         ("k", None, 1, 1),
         (None, "default", 2, 2),
     }
+
+
+async def test_a_job_whose_payload_is_no_text_can_be_read(store):
+    binary = message(payload=b"\x00\xff\xfe", headers={"content-type": "application/octet-stream"})
+    later = message(payload=b"\xff", due_at=START + timedelta(hours=1))
+    await store.push([binary, later])
+    assert [job.payload for job in await store.jobs([binary.id, later.id])] == [b"\x00\xff\xfe", b"\xff"]
+    assert {job.payload for job in await store.list_jobs(ORDERS, None, None, 10)} == {b"\x00\xff\xfe", b"\xff"}
 
 
 async def test_reads_of_what_is_not_there(store):

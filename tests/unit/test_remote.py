@@ -147,6 +147,14 @@ async def test_a_waiting_claim_goes_to_another_server_when_its_own_stops(engine)
             assert delivery.payload == 1
 
 
+async def test_patience_is_the_caller_s():
+    with pytest.raises(Invalid, match="patience"):
+        qo.connect("http://127.0.0.1:9", patience=0)
+    async with qo.connect("http://127.0.0.1:9", patience=0.01) as client:
+        with pytest.raises(Unavailable):
+            await client.queues()
+
+
 async def test_no_server_at_all_is_unavailable_in_the_end():
     front = RemoteFront(Transport(["http://127.0.0.1:9", "http://127.0.0.1:10"], None))
     front._transport.deadline_seconds = 0.05
@@ -261,7 +269,19 @@ async def test_closing_answers_those_who_wait(engine):
 
 @pytest.mark.parametrize(
     "url",
-    ["http://", "http://a,ftp://b", "http://a?x=1", "http://user:password@a", [], ["http://a", 1], 7, ""],
+    [
+        "http://",
+        "http://a:port",
+        "http://a:99999",
+        "http://a/v1",
+        "http://a,ftp://b",
+        "http://a?x=1",
+        "http://user:password@a",
+        [],
+        ["http://a", 1],
+        7,
+        "",
+    ],
 )
 def test_a_bad_address_is_refused(url):
     with pytest.raises(Invalid):

@@ -273,13 +273,17 @@ async def test_one_intention_one_pop_one_lease(server):
 
 
 async def test_stopping_answers_those_who_wait(server):
+    _, _, job = await ask(server, "POST", "/v1/queues/jobs/jobs", {"payload": 1})
+    result = asyncio.create_task(ask(server, "GET", f"/v1/jobs/{job['id']}/result?wait=true"))
     claim = asyncio.create_task(ask(server, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=60000"))
-    await waiting(server, 1)
+    while server.house.all_waiting < 2:
+        await asyncio.sleep(0.001)
     await server.house.stop()
     status, _, _ = await asyncio.wait_for(claim, 10)
     assert status == 204
     status, _, _ = await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
     assert status == 201
+    assert (await asyncio.wait_for(result, 10))[0] == 202
     status, _, body = await ask(server, "GET", "/readyz")
     assert (status, body["detail"]) == (503, "this server is stopping")
 

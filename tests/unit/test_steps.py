@@ -197,6 +197,7 @@ async def test_leases_are_renewed_as_often_as_said_or_not_at_all(client):
         (lambda queue: queue.key(""), "key"),
         (lambda queue: queue.on_error("print"), "on_error"),
         (lambda queue: queue.idle(-1), "idle"),
+        (lambda queue: queue.lease(0), "lease"),
         (lambda queue: queue.buffered(messages=0), "messages"),
         (lambda queue: queue.buffered(milliseconds=0), "milliseconds"),
     ],
@@ -312,6 +313,30 @@ async def test_a_batch_that_is_too_large_for_one_call_goes_in_halves(client, mon
         await buffer.close()
     assert len(buffer) == 0
     assert (await queue.depth()).ready == 9
+
+
+async def test_a_consumer_that_is_cancelled_as_its_client_is_left_gives_back(client):
+    queue = client.queue("events")
+    await queue.push("a")
+    running = asyncio.Event()
+
+    async def handle(delivery):
+        running.set()
+        await asyncio.sleep(60)
+
+    if not hasattr(client.front, "_transport"):
+        other = client
+    else:
+        [address] = client.front._transport._addresses
+        other = await qo.connect(address).open()
+    consuming = asyncio.create_task(other.queue("events").consume(handle))
+    await running.wait()
+    consuming.cancel()
+    if other is not client:
+        await other.close()
+    await asyncio.gather(consuming, return_exceptions=True)
+    depth = await queue.depth()
+    assert (depth.leased, depth.ready + depth.retrying) == (0, 1)
 
 
 async def test_a_handler_that_has_finished_is_believed_though_its_consumer_is_stopped(client, monkeypatch):

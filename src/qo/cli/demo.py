@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 import tempfile
 import time
@@ -46,6 +47,7 @@ def _positive(text: str) -> int:
 
 async def _demo(jobs: int, store: str | None) -> int:
     with tempfile.TemporaryDirectory(prefix="qo-demo-") as folder:
+        logging.getLogger("qo.client").setLevel(logging.ERROR)  # what fails here is meant to
         url = store or f"sqlite:///{Path(folder, 'demo.db')}"
         print(f"store: {url}")
         async with connect(url) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -11,12 +12,13 @@ from typing import Any
 import msgspec
 
 from qo.cli.opened import add_command
+from qo.client.arguments import at_least_one
 from qo.client.client import Client
 from qo.client.delivery import Delivery
 from qo.client.outgoing import Message
 from qo.core.errors import Invalid
 from qo.core.lease import Release
-from qo.core.message import BYTES_CONTENT, CONTENT_TYPE
+from qo.wire.content import packed
 
 LINES_AT_ONCE = 1000
 
@@ -28,7 +30,7 @@ def add_to(commands: Any) -> None:
         "push messages",
         _push,
         "Push one message, or with --lines one for each line of standard input. A payload is JSON; text that is not "
-        "JSON is pushed as a JSON string. Prints the ids.",
+        "JSON is pushed as a JSON string, and what is no text as bytes. Prints the ids.",
     )
     push.add_argument("queue")
     push.add_argument("payload", nargs="?", help="JSON or text; absent or -: standard input")
@@ -86,18 +88,23 @@ def _payloads(given: argparse.Namespace) -> Iterator[Any]:
     if given.lines:
         if given.payload not in (None, "-"):
             raise Invalid("payload", "comes from standard input with --lines")
-        yield from (_value(line.rstrip("\n")) for line in sys.stdin)
+        yield from (_value(line.rstrip(b"\n")) for line in sys.stdin.buffer)
     elif given.payload in (None, "-"):
-        yield _value(sys.stdin.read())
+        yield _value(sys.stdin.buffer.read().removesuffix(b"\n"))
     else:
-        yield _value(given.payload)
+        yield _value(os.fsencode(given.payload))
 
 
-def _value(text: str) -> Any:
+def _value(data: bytes) -> Any:
+    """JSON, or else text, or else bytes."""
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
-        return text
+        return msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 def _batches(messages: Iterable[Message]) -> Iterator[list[Message]]:
@@ -120,10 +127,13 @@ def _header(text: str) -> tuple[str, str]:
 
 async def _pop(client: Client, given: argparse.Namespace) -> int:
     queue = client.queue(given.queue).group(given.group)
-    deliveries = await queue.claim(given.messages, wait=given.wait, kinds=given.kind, key=given.key)
+    deliveries = await queue.claim(
+        at_least_one("--messages", given.messages), wait=given.wait, kinds=given.kind, key=given.key
+    )
     try:
         for delivery in deliveries:
-            print(_shown(delivery, as_json=given.json), flush=True)
+            sys.stdout.buffer.write(_shown(delivery, as_json=given.json))
+            sys.stdout.buffer.flush()
             if not given.release:
                 await delivery.complete()
     finally:  # what was not printed is given back
@@ -131,21 +141,22 @@ async def _pop(client: Client, given: argparse.Namespace) -> int:
         if left:
             await client.front.settle(left)
     if not deliveries:
-        print(f"nothing in '{given.queue}'", file=sys.stderr)
+        paused = await queue.exists() and (await queue.info()).paused
+        print(f"nothing in '{given.queue}'" + (": it is paused" if paused else ""), file=sys.stderr)
     return 0 if deliveries else 1
 
 
-def _shown(delivery: Delivery, *, as_json: bool) -> str:
-    body = delivery.body
+def _shown(delivery: Delivery, *, as_json: bool) -> bytes:
+    """A line; bytes that are no text come out as they are, or in JSON as base64."""
     if not as_json:
-        return body.decode(errors="backslashreplace")
-    binary = delivery.headers.get(CONTENT_TYPE) == BYTES_CONTENT
+        return delivery.body + b"\n"
+    payload, encoded = packed(delivery.body, delivery.headers)
     told = {
         "id": delivery.id,
         "kind": delivery.kind,
         "key": delivery.key,
         "attempt": delivery.attempt,
         "headers": dict(delivery.headers),
-        "payload": body.hex() if binary else delivery.payload,
+        **({"payload_base64": encoded} if payload is msgspec.UNSET else {"payload": payload}),
     }
-    return json.dumps(told)
+    return msgspec.json.encode(told) + b"\n"

@@ -7,9 +7,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from qo.cli.configuration import read_configuration, token_of
+from qo.cli.configuration import TOKEN_VARIABLE, read_configuration, token_of
 from qo.client.client import Client
 from qo.connect import connect
+from qo.core.errors import NotFound, Unauthenticated
+from qo.stores.opening import store_exists, without_password
+
+PATIENCE_SECONDS = 5
+"""How long a command looks for a server that answers."""
+MAKE_STORES = ("push", "token")
 
 Run = Callable[[Client, argparse.Namespace], Awaitable[int]]
 
@@ -30,8 +36,13 @@ def on_a_store(command: argparse.ArgumentParser, run: Run) -> None:
 async def _opened(given: argparse.Namespace, run: Run) -> int:
     url = str(read_configuration({"store": given.store}, path=given.config)["store"])
     remote = url.startswith(("http://", "https://"))
-    async with connect(url, token=token_of(given.token) if remote else given.token) as client:
-        return await run(client, given)
+    if given.command not in MAKE_STORES and not remote and not await store_exists(url):
+        raise NotFound(f"there is no store at {without_password(url)} yet; the first push makes it")
+    try:
+        async with connect(url, token=token_of(given.token) if remote else None, patience=PATIENCE_SECONDS) as client:
+            return await run(client, given)
+    except Unauthenticated as error:
+        raise Unauthenticated(f"{error}; here: --token, or the variable {TOKEN_VARIABLE}") from None
 
 
 def add_command(

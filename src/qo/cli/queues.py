@@ -23,7 +23,7 @@ def add_to(commands: Any) -> None:
     queues.add_argument("--after", default="", metavar="NAME", help="begin after this name")
     jobs = add_command(commands, "jobs", "list the jobs of a queue, newest first", _jobs)
     jobs.add_argument("queue")
-    jobs.add_argument("--state", choices=list(JobState), help="only these")
+    jobs.add_argument("--state", choices=[each.value for each in JobState], help="only these")
     jobs.add_argument("--limit", type=int, default=20, help="how many (default 20)")
     jobs.add_argument("--before", metavar="ID", help="begin before this job")
     for name, help, run in (
@@ -82,12 +82,14 @@ def _as_json(job: Job) -> dict[str, Any]:
 
 
 async def _pause(client: Client, given: argparse.Namespace) -> int:
+    await client.queue(given.queue).info()  # a name that was mistyped is no queue to pause
     await client.queue(given.queue).pause()
     print(json.dumps({"paused": True}) if given.json else f"'{given.queue}' is paused")
     return 0
 
 
 async def _resume(client: Client, given: argparse.Namespace) -> int:
+    await client.queue(given.queue).info()
     await client.queue(given.queue).resume()
     print(json.dumps({"paused": False}) if given.json else f"'{given.queue}' goes on")
     return 0

@@ -11,7 +11,7 @@ from qo.cli.opened import add_command
 from qo.cli.tables import table
 from qo.client.client import Client
 from qo.core.access import Scope, Token
-from qo.core.errors import NotFound
+from qo.core.errors import Invalid, NotFound
 
 
 def add_to(commands: Any) -> None:
@@ -24,7 +24,11 @@ def add_to(commands: Any) -> None:
     create = add_command(actions, "create", "make a token and print it, once", _create)
     create.add_argument("name", help="what it is for")
     create.add_argument(
-        "--scope", action="append", choices=list(Scope), required=True, help="may be given several times"
+        "--scope",
+        action="append",
+        choices=[each.value for each in Scope],
+        required=True,
+        help="may be given several times",
     )
     create.add_argument("--prefix", action="append", default=[], help="only queues whose names begin so")
     create.add_argument("--days", type=float, help="good for so long (default: until revoked)")
@@ -34,6 +38,8 @@ def add_to(commands: Any) -> None:
 
 
 async def _create(client: Client, given: argparse.Namespace) -> int:
+    if given.days is not None and not given.days > 0:
+        raise Invalid("--days", f"must be greater than 0, not {given.days:g}")
     until = None if given.days is None else client.front.now() + timedelta(days=given.days)
     token, text = await client.tokens.create(given.name, given.scope, prefixes=given.prefix, expires_at=until)
     print(json.dumps({"id": token.id, "token": text}) if given.json else text)

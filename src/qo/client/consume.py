@@ -195,7 +195,14 @@ class Consumer:
         except asyncio.CancelledError:
             return Release()
         except Exception as error:
-            log.warning("message %s failed at attempt %d", deliveries[0].id, deliveries[0].attempt, exc_info=True)
+            unheard = self._options.on_error is None
+            log.log(
+                logging.WARNING if unheard else logging.DEBUG,
+                "message %s failed at attempt %d",
+                deliveries[0].id,
+                deliveries[0].attempt,
+                exc_info=True,
+            )
             await self._tell(given, error)
             return Fail(describe(error)) if self._options.auto_ack else None
         except BaseException as error:  # noqa: BLE001 - raised again by `run`, once everything was given back

@@ -114,7 +114,10 @@ class Steps:
 
     def lease(self, length: Length) -> Self:
         """Hold what is taken for so long."""
-        return self._but(lease=duration("lease", length))
+        held = duration("lease", length)
+        if held <= timedelta(0):
+            raise Invalid("lease", "must be greater than 0")
+        return self._but(lease=held)
 
     def idle(self, length: Length) -> Self:
         """End after so long without a message."""

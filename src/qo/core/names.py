@@ -76,5 +76,7 @@ def namespace_and_task(queue: str) -> tuple[str, str]:
 
 def suggestion(word: str, known: Iterable[str]) -> str:
     """End an error message with the nearest known word, if one is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
+    words = list(known)
+    longer = [each for each in words if word and (each.startswith(f"{word}_") or each.endswith(f".{word}"))]
+    near = longer or difflib.get_close_matches(word, words, n=1)
     return f"; did you mean '{near[0]}'?" if near else ""

@@ -96,6 +96,7 @@ def uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
 
 async def _serve(settings: ServerSettings, listening: socket.socket) -> None:
     async with furnished(settings) as (house, app):
+        _say_where(settings, listening)
         await Server(uvicorn_config(app, settings), house).serve([listening])
 
 
@@ -118,9 +119,20 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise Unavailable(f"cannot listen on {host}:{port}: {error.strerror}") from error
-    listening.listen(BACKLOG)
     listening.set_inheritable(True)
     return listening
+
+
+def _say_where(settings: ServerSettings, listening: socket.socket) -> None:
+    """Once the store is open: whoever reads this may call."""
+    address, port = listening.getsockname()[:2]
+    where = f"http://{f'[{address}]' if ':' in address else address}:{port}"
+    log.info(
+        "listening on %s, store %s, authentication: %s",
+        where,
+        without_password(settings.store),
+        settings.server.auth,
+    )
 
 
 def serve(settings: ServerSettings) -> int:
@@ -130,9 +142,6 @@ def serve(settings: ServerSettings) -> int:
     if workers > 1 and not shares_between_processes(settings.store):
         raise Invalid("server.workers", "must be 1 on this store; several processes need PostgreSQL")
     listening = bind(settings.server.host, settings.server.port)
-    address, port = listening.getsockname()[:2]
-    where = f"http://{f'[{address}]' if ':' in address else address}:{port}"
-    log.info("listening on %s, store %s", where, without_password(settings.store))
     if workers == 1:
         _run_one(settings, listening)
     else:

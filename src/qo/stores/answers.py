@@ -65,7 +65,7 @@ def again(text: str, of: str, kind: type[T]) -> T:
     """The answer of the first time, if the nonce was used for the same."""
     found = msgspec.json.decode(text, type=Kept)
     if found.of != of:
-        raise Conflict("this nonce was used before, for something else")
+        raise Conflict("this nonce (Idempotency-Key) was used before, for something else")
     return msgspec.json.decode(found.answer, type=kind)
 
 

@@ -30,6 +30,8 @@ ANSWER_SECONDS = 30.0
 """How long a call waits for its answer, beyond what it asked the server to wait."""
 DEADLINE_SECONDS = 30.0
 """How long a call looks for a server that answers."""
+LAST_WORDS_TURNS = 20
+"""Turns of the event loop in which those who were cancelled may still give back what they had."""
 LARGE_BYTES = 512 * 1024
 FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.05, 2.0
 
@@ -60,26 +62,35 @@ def read_addresses(urls: str | Sequence[str]) -> tuple[str, ...]:
     addresses = tuple(each.strip().rstrip("/") for each in given)
     for each in addresses:
         parts = urlsplit(each)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or not _has_good_port(each):
             raise Invalid("url", f"'{each}' is not http://host:port or https://host:port")
-        if parts.query or parts.fragment or parts.username:
-            raise Invalid("url", "must name a server and nothing more; a token is given with token=")
+        if parts.query or parts.fragment or parts.username or parts.path:
+            raise Invalid("url", "must name a server and nothing more: no path, and a token is given by itself")
     return addresses
 
 
+def _has_good_port(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
 class Transport:
-    def __init__(self, addresses: Sequence[str], token: str | None) -> None:
+    def __init__(self, addresses: Sequence[str], token: str | None, patience: float | None = None) -> None:
         self._addresses = list(addresses)
         self._current = 0
-        self._closed = False
+        self._closed = self._closing = False
+        self._waiting: set[asyncio.Task[Answer]] = set()
+        self._under_way: set[asyncio.Task[Answer]] = set()
         self._headers = {"content-type": "application/json"}
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
         self._session: aiohttp.ClientSession | None = None
-        self.deadline_seconds = DEADLINE_SECONDS
+        self.deadline_seconds = patience or DEADLINE_SECONDS
 
     def is_closed(self) -> bool:
-        return self._closed
+        return self._closed or self._closing
 
     async def call(
         self,
@@ -96,6 +107,30 @@ class Transport:
         `key` makes a write repeatable, `waits` is how many seconds the server was
         asked to wait, and `fresh` changes the body before it is sent again.
         """
+        if self._closed or (self._closing and waits):
+            raise Closed("this client was closed")
+        calling = asyncio.ensure_future(self._call(method, path, body, key, waits, fresh))
+        kept = self._waiting if waits else self._under_way
+        kept.add(calling)
+        calling.add_done_callback(kept.discard)
+        try:
+            return await asyncio.shield(calling)
+        except asyncio.CancelledError:
+            if calling.cancelled() and self._closing:
+                raise Closed("this client was closed") from None
+            calling.cancel()
+            await asyncio.gather(calling, return_exceptions=True)
+            raise
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        key: str | None,
+        waits: float,
+        fresh: Callable[[Any], None] | None,
+    ) -> Answer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.deadline_seconds + waits
         data = None if body is None else _encode(body)
@@ -116,6 +151,8 @@ class Transport:
                 data = _encode(body)
             if failures % len(self._addresses) and not isinstance(failed, Throttled):
                 continue
+            if failures == len(self._addresses):
+                log.warning("%s; trying again for up to %g s", failed, self.deadline_seconds)
             pause = max(rest * (0.5 + random.random()), _asked_rest(failed))  # noqa: S311 - no secret
             if self.is_closed() or loop.time() + pause >= deadline:
                 raise failed
@@ -123,6 +160,15 @@ class Transport:
             rest = min(rest * 2, LONGEST_REST_SECONDS)
 
     async def close(self) -> None:
+        """Those who wait are told so. Calls that are under way go out, and the last words of who was just cancelled."""
+        self._closing = True
+        for task in self._waiting:
+            task.cancel()
+        for _ in range(LAST_WORDS_TURNS):
+            await asyncio.sleep(0)
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+            await asyncio.sleep(0)
         self._closed = True
         if self._session is not None:
             await self._session.close()

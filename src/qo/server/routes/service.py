@@ -93,12 +93,14 @@ async def _queue_metrics(house: House) -> Sequence[Metric]:
     ages: dict[Labels, float] = {}
     up = 1.0
     try:
-        for queue in await inspect.queues("", limit) if limit else ():
-            depth = await inspect.depth(queue.name, DEFAULT_GROUP)
-            for state in ("ready", "retrying", "leased", "delayed", "dead"):
-                depths[queue.name, state] = getattr(depth, state)
-            ages[(queue.name,)] = 0.0 if depth.oldest_at is None else max(0.0, (now - depth.oldest_at).total_seconds())
-    except QoError:
+        async with asyncio.timeout(READY_SECONDS):
+            for queue in await inspect.queues("", limit) if limit else ():
+                depth = await inspect.depth(queue.name, DEFAULT_GROUP)
+                for state in ("ready", "retrying", "leased", "delayed", "dead"):
+                    depths[queue.name, state] = getattr(depth, state)
+                oldest = depth.oldest_at or now
+                ages[(queue.name,)] = max(0.0, (now - oldest).total_seconds())
+    except (QoError, TimeoutError):
         up = 0.0
     return [
         Gauge("qo_store_up", "Whether the store could be asked for these numbers.", _given(up)),

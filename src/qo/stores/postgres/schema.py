@@ -65,10 +65,10 @@ def in_schema(sql: str, schema: str) -> str:
 
 async def version(connection: asyncpg.Connection[Any], schema: str) -> int:
     """The newest migration that the schema has seen; 0 if there is none."""
-    known = await connection.fetchval("SELECT to_regclass($1) IS NOT NULL", f"{schema}.migrations")
-    if not known:
-        tables = await connection.fetchval("SELECT count(*) FROM pg_tables WHERE schemaname = $1", schema)
-        if tables:
+    # In one statement: another process may be making the tables just now.
+    names = await connection.fetch("SELECT tablename FROM pg_tables WHERE schemaname = $1", schema)
+    if "migrations" not in [row[0] for row in names]:
+        if names:
             raise Incompatible(f"schema '{schema}' has tables of another program; name one with ?schema=")
         return 0
     found: int = await connection.fetchval(in_schema("SELECT coalesce(max(number), 0) FROM qo.migrations", schema))

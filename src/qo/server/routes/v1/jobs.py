@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from qo.core.errors import NotFound, TimedOut
+from qo.core.errors import Closed, NotFound, TimedOut
 from qo.core.message import MessageId, checked_id
 from qo.core.names import DEFAULT_GROUP, checked_name
 from qo.core.outcome import Job, JobState
@@ -67,7 +67,7 @@ async def result(house: House, request: Request) -> Response:
         with house.waiting(request), request.while_here():
             try:
                 found = await house.broker.finished(id, until) or found
-            except TimedOut:
+            except (TimedOut, Closed):  # its time is up, or this server's
                 [now] = await house.broker.inspect.jobs([id])
                 found = now or found
     finished = found.state is None or found.state.finished
