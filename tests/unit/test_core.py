@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qo.broker.ids import COUNTER, Ids
+from qo.broker.ids import COUNTER_LIMIT, Ids
 from qo.core.errors import Invalid, TooLarge
 from qo.core.fate import Again, Back, Canceled, Completed, Dead, Run, Standing, fate_of_loss, fate_of_report, judge_run
 from qo.core.lane import Filter, Start, StartAt, read_start
@@ -291,7 +291,7 @@ def test_ids_of_a_process_count_up(pushes, count):
 def test_ids_begin_anew_before_their_counter_is_full():
     ids = Ids(lambda: START)
     ids.take(1)
-    ids._entropy |= COUNTER - 1
+    ids._next = COUNTER_LIMIT - 1
     last = ids.take(2)
     assert len(set(last)) == 2
     assert runs_of_ids(last)[0][2] == 2

@@ -16,22 +16,29 @@ from qo.core.message import MessageId, message_ids
 
 RUN_MS = 20
 ENTROPY_BITS = 80
-COUNTER = 0x7FFFFFFFFFFF
-"""The bits of the entropy that are the counter."""
+COUNTER_BYTES = 6
+COUNTER_LIMIT = 0x7FFFFFFFFFFF
+"""Where a run's counter ends; it begins in the lower half."""
 
 
 class Ids:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self._began = -RUN_MS
-        self._entropy = 0
+        self._front = b""
+        self._next = 0
 
     def take(self, count: int) -> list[MessageId]:
         """So many ids, greater than all that were taken here before, as far as the clock goes forward."""
         milliseconds = int(self._now().timestamp() * 1000)
-        if not 0 <= milliseconds - self._began < RUN_MS or (self._entropy & COUNTER) + count > COUNTER:
-            self._began = milliseconds
-            self._entropy = secrets.randbits(ENTROPY_BITS) & ~(COUNTER + 1 >> 1)
-        ids = message_ids(self._began, self._entropy, count)
-        self._entropy += count
-        return ids
+        if not 0 <= milliseconds - self._began < RUN_MS or self._next + count > COUNTER_LIMIT:
+            self._begin(milliseconds)
+        front, first = self._front, self._next
+        self._next = first + count
+        return [front + number.to_bytes(COUNTER_BYTES) for number in range(first, first + count)]  # type: ignore[misc]
+
+    def _begin(self, milliseconds: int) -> None:
+        [first] = message_ids(milliseconds, secrets.randbits(ENTROPY_BITS), 1)
+        self._began = milliseconds
+        self._front = first[:-COUNTER_BYTES]
+        self._next = int.from_bytes(first[-COUNTER_BYTES:]) >> 1

@@ -23,6 +23,7 @@ log = logging.getLogger("qo.server")
 
 PROBLEM = CONTENT.encode()
 RETRY_AFTER_SECONDS = 1
+STATUS_TEXTS = {status: str(status) for status in range(100, 600)}
 _ID = re.compile(rb"^[A-Za-z0-9._-]{1,64}$")
 _encode = msgspec.json.Encoder().encode
 
@@ -92,7 +93,7 @@ class App:
 
     def _note(self, method: str, route: Route | None, status: int, seconds: float, request: Request) -> None:
         name = "none" if route is None else route.name
-        self._requests.add(1, name, method if route is not None else "", str(status))
+        self._requests.add(1, name, method if route is not None else "", STATUS_TEXTS[status])
         self._seconds.observe(seconds, name)
         if self._log_requests:
             told = {"request_id": request.id, "method": method, "route": name, "status": status}

@@ -89,7 +89,10 @@ class Request:
 
     def read(self, decoder: msgspec.json.Decoder[T]) -> T:
         """The body, checked."""
-        return _checked(lambda: decoder.decode(self.body or b"{}"), getattr(decoder.type, "__struct_fields__", ()))
+        try:
+            return decoder.decode(self.body or b"{}")
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # said in our words
+            return _checked(lambda: decoder.decode(self.body or b"{}"), getattr(decoder.type, "__struct_fields__", ()))
 
     def query(self, kind: type[T]) -> T:
         """The query's parameters, checked; each may be given once."""

@@ -8,7 +8,7 @@ from http import HTTPStatus
 import msgspec
 
 from qo.core.errors import Invalid
-from qo.core.message import MessageId, NewMessage, Refused
+from qo.core.message import MessageId, NewMessage, Refused, Stored, id_text
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import PRODUCE, Route
@@ -26,6 +26,8 @@ _batch = msgspec.json.Decoder(BatchBody)
 _message = msgspec.json.Decoder(MessageBody)
 _REST = tuple(name for name in MessageBody.__struct_fields__)
 NOTHING_ELSE = PushBody()
+STORED = b'{"answer":"stored","id":"%s"}'
+"""The commonest answer of all."""
 
 
 async def push(house: House, request: Request) -> Response:
@@ -54,6 +56,8 @@ async def _push_one(house: House, request: Request, body: MessageBody) -> Respon
     [answer] = await house.broker.push([read_message(body, request.queue, id, now)], request.nonce)
     if isinstance(answer, Refused):
         raise answer.error
+    if isinstance(answer, Stored):
+        return Response(HTTPStatus.CREATED, STORED % id_text(answer.id).encode())
     return reply(write_pushed([answer])[0], HTTPStatus.CREATED)
 
 
