@@ -22,7 +22,10 @@ from qo.core import errors
 from qo.server.router import ADMIN, CONSUME, LOOK, PRODUCE
 from qo.server.routes import service, v1
 from qo.stores.sqlite.engine import SqliteEngine
+from qo.wire.claims import ClaimBody
+from qo.wire.messages import MessageBody
 from qo.wire.problems import KINDS
+from qo.wire.settling import SettlementBody
 from tests.acceptance.shell import run_lines
 from tests.conformance.remote import serving
 from tests.postgres import Server
@@ -140,6 +143,13 @@ def test_the_reference_has_every_route_with_its_scope():
     rows = [f"| `{each.method} {each.path}` | {scopes[each.scopes]} | {each.summary} |" for each in routes]
     assert [row for row in rows if row not in text] == []
     assert [kind.name for kind in KINDS if f"| {kind.status.value} | `{kind.name}` |" not in text] == []
+
+
+@pytest.mark.parametrize("body", [MessageBody, ClaimBody, SettlementBody])
+def test_the_reference_has_every_field_of_the_common_calls(body):
+    rows = [line for line in (REPOSITORY / "docs/reference/http.md").read_text().splitlines() if line.startswith("| `")]
+    named = " ".join(row for row in rows)
+    assert [name for name in body.__struct_fields__ if f"`{name}`" not in named] == []
 
 
 def test_the_reference_has_every_setting_of_a_server():
