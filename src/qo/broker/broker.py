@@ -80,6 +80,9 @@ class Broker:
         """Ids for messages that are pushed next."""
         return self._ids.take(count)
 
+    def new_id(self) -> MessageId:
+        return self._ids.take_one()
+
     async def push(self, messages: Sequence[NewMessage], nonce: str | None = None) -> Sequence[Pushed]:
         """Answered when stored."""
         self._housekeeping.traffic()

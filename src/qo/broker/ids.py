@@ -37,6 +37,15 @@ class Ids:
         self._next = first + count
         return [front + number.to_bytes(COUNTER_BYTES) for number in range(first, first + count)]  # type: ignore[misc]
 
+    def take_one(self) -> MessageId:
+        """The same for one, which is what callers who push one message each ask for."""
+        milliseconds = int(self._now().timestamp() * 1000)
+        if not 0 <= milliseconds - self._began < RUN_MS or self._next >= COUNTER_LIMIT:
+            self._begin(milliseconds)
+        number = self._next
+        self._next = number + 1
+        return self._front + number.to_bytes(COUNTER_BYTES)  # type: ignore[return-value]
+
     def _begin(self, milliseconds: int) -> None:
         [first] = message_ids(milliseconds, secrets.randbits(ENTROPY_BITS), 1)
         self._began = milliseconds

@@ -15,6 +15,7 @@ import msgspec
 from qo.core.errors import QoError, Throttled, Unauthenticated, Unavailable
 from qo.metrics.registry import Registry
 from qo.server.house import House
+from qo.server.protocol import CYCLE, Answering
 from qo.server.request import Answer, ClientGone, Event, Receive, Request, Response, Send, Streaming
 from qo.server.router import Route, Router, WrongMethod
 from qo.wire.problems import CONTENT, TYPE_PREFIX, Problem, problem_of
@@ -24,7 +25,7 @@ log = logging.getLogger("qo.server")
 PROBLEM = CONTENT.encode()
 RETRY_AFTER_SECONDS = 1
 STATUS_TEXTS = {status: str(status) for status in range(100, 600)}
-_ID = re.compile(rb"^[A-Za-z0-9._-]{1,64}$")
+_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -37,6 +38,7 @@ class App:
         self._log_requests = log_requests
         self._numbers = itertools.count(1)
         self._prefix = secrets.token_hex(4)
+        self._answering = Answering()
         self._requests = registry.counter(
             "qo_http_requests_total", "Requests, by route and status.", ["route", "method", "status"]
         )
@@ -46,7 +48,7 @@ class App:
         began = time.perf_counter()
         headers = dict(scope["headers"])
         given = headers.get(b"x-request-id")
-        id = given.decode() if given and _ID.match(given) else f"{self._prefix}-{next(self._numbers):x}"
+        id = given.decode() if given and _ID.fullmatch(given) else f"{self._prefix}-{next(self._numbers):x}"
         request = Request(scope, receive, headers, id)
         route: Route | None = None
         try:
@@ -61,7 +63,7 @@ class App:
         except Exception:
             log.exception("a request failed", extra={"request_id": id, "route": route.name if route else ""})
             answer = _failure(id)
-        status = await self._send(answer, receive, send, request)
+        status = await self._send(answer, scope, receive, send, request)
         self._note(scope["method"], route, status, time.perf_counter() - began, request)
 
     async def _answer(self, route: Route, request: Request) -> Answer:
@@ -74,22 +76,27 @@ class App:
             await request.read_body(self._house.limits.body_bytes)
         return await route.handle(self._house, request)
 
-    async def _send(self, answer: Answer | None, receive: Receive, send: Send, request: Request) -> int:
+    async def _send(self, answer: Answer | None, scope: Event, receive: Receive, send: Send, request: Request) -> int:
         """Answers the status that was sent; of a client that has gone, 499."""
         if answer is None:
             return 499
-        own = [(b"x-request-id", request.id.encode())]
+        own = (b"x-request-id", request.id.encode())
         if isinstance(answer, Streaming):
             with contextlib.suppress(ClientGone):
-                await answer.run(receive, send, own)
-            return HTTPStatus.OK
+                await answer.run(receive, send, [own])
+            return 200
         status, body, content, more = answer
-        headers = [*own, *more]
-        if status != HTTPStatus.NO_CONTENT:
-            headers += [(b"content-type", content), (b"content-length", b"%d" % len(body))]
-        await send({"type": "http.response.start", "status": int(status), "headers": headers})
+        headers = [own, *more]
+        if status != 204:
+            headers += ((b"content-type", content), (b"content-length", b"%d" % len(body)))
+        cycle = scope.get(CYCLE)
+        if cycle is not None and not cycle.flow.write_paused:
+            if not cycle.disconnected:
+                self._answering.answer(cycle, status, headers, body)
+            return status
+        await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
-        return int(status)
+        return status
 
     def _note(self, method: str, route: Route | None, status: int, seconds: float, request: Request) -> None:
         name = "none" if route is None else route.name

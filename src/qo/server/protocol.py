@@ -7,13 +7,16 @@ that does not take its answer. This one gives each a time, and headers a size.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from qo.server.settings import LimitSettings
 
+CYCLE = "qo.cycle"
+"""Where a request's scope has its place on the connection, so that its answer can be written at once."""
 MOST_PIPELINED = 20
 """Requests that a client may send without waiting for an answer."""
 
@@ -90,10 +93,14 @@ class Patient(HttpToolsProtocol):
         self._in_head = False
         self._heard = True
         super().on_headers_complete()
-        self._cycles = [cycle for cycle in self._cycles if not cycle.response_complete]
-        self._cycles.append(self.cycle)
-        if len(self._cycles) > MOST_PIPELINED:
-            raise ValueError("too many requests at once")
+        cycle = self.cycle
+        self.scope[CYCLE] = cycle  # type: ignore[literal-required]
+        if len(self._cycles) == 1 and self._cycles[0].response_complete:  # mostly a client waits for its answer
+            self._cycles[0] = cycle
+        else:
+            self._cycles = [*(each for each in self._cycles if not each.response_complete), cycle]
+            if len(self._cycles) > MOST_PIPELINED:
+                raise ValueError("too many requests at once")
         if self.pipeline:
             self.flow.resume_reading()  # or the end of the connection would not be noticed
 
@@ -148,6 +155,42 @@ class Patient(HttpToolsProtocol):
     def _stop(self, timer: asyncio.TimerHandle | None) -> None:
         if timer is not None:
             timer.cancel()
+
+
+class Answering:
+    """Writes a whole answer at once, where ASGI takes two messages, each checked byte by byte.
+
+    What it is given is qo's own: header names in lower case, values without line breaks.
+    """
+
+    def __init__(self) -> None:
+        self._common: list[tuple[bytes, bytes]] = []
+        self._common_text = b""
+
+    def answer(
+        self, cycle: RequestResponseCycle, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes
+    ) -> None:
+        if cycle.default_headers is not self._common:  # they are made anew every second
+            self._common = cycle.default_headers
+            self._common_text = b"".join(b"%b: %b\r\n" % each for each in self._common)
+        cycle.response_started = True
+        cycle.waiting_for_100_continue = False
+        parts = [STATUS_LINE[status], self._common_text]
+        for name, value in headers:
+            parts += (name, b": ", value, b"\r\n")
+            if name == b"connection":
+                cycle.keep_alive = False
+        if not cycle.keep_alive:
+            parts.append(b"connection: close\r\n")
+        parts.append(b"\r\n")
+        if cycle.scope["method"] != "HEAD":
+            parts.append(body)
+        cycle.transport.write(b"".join(parts))
+        cycle.response_complete = True
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
 
 
 def protocol_with(limits: LimitSettings) -> type[Patient]:

@@ -48,10 +48,10 @@ Answer = Response | Streaming
 
 
 def reply(value: Any, status: int = HTTPStatus.OK) -> Response:
-    return Response(status, _encode(value))
+    return Response(int(status), _encode(value))
 
 
-EMPTY = Response(HTTPStatus.NO_CONTENT)
+EMPTY = Response(HTTPStatus.NO_CONTENT.value)
 
 
 class Request:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
 
@@ -78,7 +78,7 @@ class PushReply(msgspec.Struct):
     messages: list[PushedBody]
 
 
-def read_message(body: MessageBody, queue: str | None, id: MessageId, now: datetime) -> NewMessage:
+def read_message(body: MessageBody, queue: str | None, id: MessageId, now: Callable[[], datetime]) -> NewMessage:
     """Check a message and turn it into what the store takes."""
     payload = unpacked("payload", body.payload, body.payload_base64)
     name = queue if body.queue is None else body.queue
@@ -104,14 +104,14 @@ def read_message(body: MessageBody, queue: str | None, id: MessageId, now: datet
     )
 
 
-def _due(body: MessageBody, now: datetime) -> datetime | None:
+def _due(body: MessageBody, now: Callable[[], datetime]) -> datetime | None:
     if body.delay_seconds is None:
         return body.due_at
     if body.due_at is not None:
         raise Invalid("delay_seconds", "give a delay or a due time, not both")
     if body.delay_seconds < 0:
         raise Invalid("delay_seconds", "must not be negative")
-    return now + duration("delay_seconds", body.delay_seconds)
+    return now() + duration("delay_seconds", body.delay_seconds)
 
 
 def _dedupe(body: str | DedupeBody | None) -> Dedupe | None:

@@ -26,6 +26,7 @@ _batch = msgspec.json.Decoder(BatchBody)
 _message = msgspec.json.Decoder(MessageBody)
 _REST = tuple(name for name in MessageBody.__struct_fields__)
 NOTHING_ELSE = PushBody()
+CREATED = HTTPStatus.CREATED.value
 STORED = b'{"answer":"stored","id":"%s"}'
 """The commonest answer of all."""
 
@@ -51,13 +52,12 @@ async def submit(house: House, request: Request) -> Response:
 
 
 async def _push_one(house: House, request: Request, body: MessageBody) -> Response:
-    now = house.broker.now()
-    [id] = house.broker.new_ids(1)
-    [answer] = await house.broker.push([read_message(body, request.queue, id, now)], request.nonce)
+    broker = house.broker
+    [answer] = await broker.push([read_message(body, request.queue, broker.new_id(), broker.now)], request.nonce)
+    if answer.__class__ is Stored:
+        return Response(CREATED, STORED % id_text(answer.id).encode())
     if isinstance(answer, Refused):
         raise answer.error
-    if isinstance(answer, Stored):
-        return Response(HTTPStatus.CREATED, STORED % id_text(answer.id).encode())
     return reply(write_pushed([answer])[0], HTTPStatus.CREATED)
 
 
@@ -72,7 +72,7 @@ async def _push_all(house: House, request: Request, bodies: Sequence[MessageBody
 def read_messages(
     house: House, bodies: Sequence[MessageBody], queue: str | None, field: str = "messages"
 ) -> list[NewMessage]:
-    ids, now = house.broker.new_ids(len(bodies)), house.broker.now()
+    ids, now = house.broker.new_ids(len(bodies)), house.broker.now
     read: list[NewMessage] = []
     try:
         for body, id in zip(bodies, ids, strict=True):
