@@ -9,6 +9,7 @@ QoError
 │   └── AlreadyExists
 ├── NotFound           no such queue, group, message or dead letter
 ├── Forbidden          the store may not be written, or not by this caller
+│   ├── QueueFull      the queue has as many messages as its max_size allows
 │   └── Unauthenticated  the server does not know who is calling
 ├── Incompatible       the store is not ours, or was made by a newer qo
 ├── JobFailed          the awaited job ended as a dead letter
@@ -69,6 +70,10 @@ class NotFound(QoError):
 
 class Forbidden(QoError):
     """The store, or the caller's rights, do not permit this."""
+
+
+class QueueFull(Forbidden):
+    """The queue's `max_size` is reached. Nothing of the push was stored; push again when consumers have caught up."""
 
 
 class Unauthenticated(Forbidden):

@@ -44,10 +44,13 @@ class Back(msgspec.Struct, frozen=True):
 
 
 class Dead(msgspec.Struct, frozen=True):
+    """It is not tried again. Unless `kept`, no dead letter is made of it."""
+
     reason: str
     error: str
     attempts: int
     losses: int
+    kept: bool = True
 
 
 class Canceled(msgspec.Struct, frozen=True):
@@ -67,7 +70,7 @@ def fate_of_report(report: Report, standing: Standing, settings: QueueSettings, 
         case Fail():
             attempts = standing.attempts + 1
             if settings.retry.exhausted(attempts):
-                return Dead("failed", report.error, attempts, standing.losses)
+                return Dead("failed", report.error, attempts, standing.losses, settings.dead_letters)
             rest = settings.retry.rest(attempts, draw) if report.after is None else report.after
             return _unless_expired(standing, Again(now + rest, attempts, 0))
         case Release():
@@ -84,7 +87,8 @@ def fate_of_loss(standing: Standing, settings: QueueSettings, deadline: datetime
         return Canceled("canceled")
     losses = standing.losses + 1
     if settings.max_lost and losses >= settings.max_lost:
-        return Dead("lost", f"its lease ran out {losses} times", standing.attempts, losses)
+        error = f"its lease ran out {losses} times"
+        return Dead("lost", error, standing.attempts, losses, settings.dead_letters)
     rest = settings.retry.rest(losses - 1, draw) if losses >= FRAGILE_LOSSES else timedelta(0)
     return _unless_expired(standing, Again(deadline + rest, standing.attempts, losses))
 
@@ -106,14 +110,18 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     stop: int | None
 
 
+def _completes_what_is_before(report: Report) -> bool:
+    return report.after_done if isinstance(report, Release) else True
+
+
 def judge_run(start: int, reports: Mapping[int, Report]) -> Run:
     """Judge the items of one call on one keyed lease together.
 
     The lowest that is not a completion decides. Fail and bury complete what is
-    before them, because it was run in order; release completes nothing.
+    before them, because it was run in order; release completes nothing, unless it says so.
     """
     stop = min((offset for offset, report in reports.items() if not isinstance(report, Complete)), default=None)
-    if stop is not None and not isinstance(reports[stop], Release):
+    if stop is not None and _completes_what_is_before(reports[stop]):
         return Run(completed_to=stop, stop=stop)
     done = [offset + 1 for offset in reports if stop is None or offset < stop]
     return Run(completed_to=max(done, default=start), stop=stop)

@@ -18,6 +18,7 @@ from qo.core.errors import Invalid
 from qo.core.lane import Filter, LaneId, Start
 from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.names import DEFAULT_GROUP, checked_key, checked_name
+from qo.core.queue import QueueSettings
 
 LeaseToken = NewType("LeaseToken", str)
 
@@ -33,6 +34,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     the run of one keyed lane. `key` narrows it to that one keyed lane.
     `lease` None means each queue's own setting. `auto_settle` completes at
     delivery, in the same commit: at most once, by the caller's wish.
+    `new_queue` is how a queue is set up that this claim creates, by naming a group in it.
     """
 
     token: LeaseToken
@@ -48,6 +50,7 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     lease: timedelta | None = None
     owner: str | None = None
     auto_settle: bool = False
+    new_queue: QueueSettings | None = None
 
     def __post_init__(self) -> None:
         if bool(self.queues) == (self.filter is not None):
@@ -131,7 +134,9 @@ class Fail(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Give it back. No attempt is used."""
+    """Give it back. No attempt is used. In a keyed lane, `after_done` says that what was before it is done."""
+
+    after_done: bool = False
 
 
 class Bury(msgspec.Struct, frozen=True):
@@ -160,6 +165,7 @@ class Verdict(StrEnum):
     RETRYING = "retrying"
     RELEASED = "released"
     BURIED = "buried"
+    DROPPED = "dropped"
     CANCELED = "canceled"
 
 
@@ -212,15 +218,53 @@ class Lost(msgspec.Struct, frozen=True):
     """Nothing is held under that token any more."""
 
 
-class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """Settles and pushes that happen together or not at all.
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """What is said about a message of a keyed lane by its name there, as other systems acknowledge.
 
-    Any settlement that is not taken rolls the unit back; so does a refused
+    It moves the group's progress: completing a message completes what is before it.
+    With a token it is fenced, as a settlement is; without, it is taken from anyone.
+    """
+
+    queue: str
+    key: str
+    name: str
+    group: str = DEFAULT_GROUP
+    report: Report
+    token: LeaseToken | None = None
+
+
+class CommitAnswer(StrEnum):
+    """How the store took a commit."""
+
+    SETTLED = "settled"
+    GIVEN_BACK = "given_back"
+    BEFORE = "before"  # the group has passed this message already
+    LOST = "lost"
+    UNKNOWN = "unknown"  # no such message in that lane, or not in that lease
+
+
+class Committed(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one commit; the verdict where there is one; whether its lane's lease is over.
+
+    `stale`: it came with a token whose lease has ended, or that never was one's.
+    """
+
+    answer: CommitAnswer
+    verdict: Verdict | None = None
+    lease_ended: bool = False
+    stale: bool = False
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
+    """Settles, commits and pushes that happen together or not at all.
+
+    Any settlement or commit that is not taken rolls the unit back; so does a refused
     push, and a duplicate one if `refuse_duplicates`. A nonce makes the unit safe to
     repeat: the second time the first answer is given.
     """
 
     settlements: tuple[Settlement, ...] = ()
+    commits: tuple[Commit, ...] = ()
     pushes: tuple[NewMessage, ...] = ()
     refuse_duplicates: bool = False
     nonce: str | None = None
@@ -231,6 +275,7 @@ class Done(msgspec.Struct, frozen=True):
 
     settled: tuple[Settled, ...]
     pushed: tuple[Pushed, ...]
+    committed: tuple[Committed, ...] = ()
 
 
 class Undone(msgspec.Struct, frozen=True):

@@ -18,6 +18,7 @@ import msgspec
 from qo.core.errors import Invalid, TooLarge
 from qo.core.moments import checked_time
 from qo.core.names import DEFAULT_KIND, checked_key, checked_name, known_names
+from qo.core.queue import QueueSettings
 
 MessageId = NewType("MessageId", bytes)
 """The 16 bytes of a UUIDv7; text only where people see it (`id_text`). Ids of one batch sort in its order."""
@@ -25,6 +26,11 @@ MessageId = NewType("MessageId", bytes)
 PRIORITY_LIMIT = 100
 HEADER_COUNT_LIMIT = 64
 HEADER_BYTES_LIMIT = 16 * 1024
+
+OWN_PREFIX = "qo-"
+"""Headers whose names begin so are set by qo alone."""
+TRANSACTION, TRACE, PRODUCER, SEALED = "qo-transaction", "qo-trace", "qo-producer", "qo-sealed"
+"""A message's name in its lane; a trace it belongs to; who pushed it; the key that its payload is sealed with."""
 
 CONTENT_TYPE = "content-type"
 BYTES_CONTENT = "application/octet-stream"
@@ -86,23 +92,31 @@ class Dedupe(msgspec.Struct, frozen=True):
     """A key under which only one message is accepted.
 
     With a window it holds for that long after the push; without, until the
-    first message is finished for the default group.
+    first message is finished for the default group. `as_queue` leaves the window to
+    the queue's setting `dedupe_window`. In the scope of a lane the key is also a
+    name by which the message is found, as long as it exists.
     """
 
     key: str
     window: timedelta | None = None
     scope: DedupeScope = DedupeScope.QUEUE
+    as_queue: bool = False
 
     def __post_init__(self) -> None:
         checked_key("dedupe.key", self.key)
         if self.window is not None and (type(self.window) is not timedelta or self.window <= timedelta(0)):
             raise Invalid("dedupe.window", "must be a timedelta above 0, or None: until the first is finished")
+        if self.as_queue and self.window is not None:
+            raise Invalid("dedupe.window", "is the queue's, or given here; not both")
         if self.scope not in (DedupeScope.QUEUE, DedupeScope.LANE):
             raise Invalid("dedupe.scope", f"must be 'queue' or 'lane', not {self.scope!r}")
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message on its way to the store. Its id is given by the caller, so a push can be told apart from its repeat."""
+    """A message on its way to the store. Its id is given by the caller, so a push can be told apart from its repeat.
+
+    `new_queue` is how its queue is set up if this push creates it; None: with the defaults.
+    """
 
     id: MessageId
     queue: str
@@ -114,6 +128,7 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     due_at: datetime | None = None
     ttl: timedelta | None = None
     dedupe: Dedupe | None = None
+    new_queue: QueueSettings | None = None
 
     def __post_init__(self) -> None:
         if self.queue not in known_names:
@@ -161,6 +176,13 @@ def check_headers(headers: Mapping[str, str]) -> None:
         size += len(name) + len(value)
     if size > HEADER_BYTES_LIMIT:
         raise TooLarge("headers", f"must have at most {HEADER_BYTES_LIMIT} characters in all, not {size}")
+
+
+def check_own_headers(headers: Mapping[str, str] | None) -> None:
+    """Refuse what a user may not say of a message."""
+    for name in headers or ():
+        if str(name).startswith(OWN_PREFIX):
+            raise Invalid("headers", f"'{name}' begins with '{OWN_PREFIX}', which is for qo itself")
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):

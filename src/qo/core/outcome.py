@@ -92,6 +92,44 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     died_at: datetime
 
 
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """How far one group is with one message of a keyed lane. `known`: it has claimed from this queue."""
+
+    group: str
+    known: bool
+    passed: bool
+    attempts: int
+    lease_expires_at: datetime | None = None
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A message of a keyed lane as it is stored, and how far each group is with it."""
+
+    id: str
+    queue: str
+    key: str
+    offset: int
+    kind: str
+    payload: bytes
+    headers: Mapping[str, str]
+    created_at: datetime
+    standings: tuple[Standing, ...]
+
+
+class Trace(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that a consumer noted about a message, under names by which it is found again."""
+
+    id: str
+    queue: str
+    key: str
+    name: str
+    group: str
+    names: tuple[str, ...]
+    event: str
+    data: bytes
+    created_at: datetime
+
+
 class CancelAnswer(StrEnum):
     CANCELED = "canceled"
     REQUESTED = "requested"  # it is leased: its holder is told at the next extend
@@ -134,6 +172,14 @@ class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     claimed_at: datetime | None
     lag: int
+
+
+class GroupPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A group in one of its queues; since when its oldest message waits."""
+
+    queue: str
+    info: GroupInfo
+    oldest_at: datetime | None
 
 
 class LaneInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,11 +12,16 @@ from enum import StrEnum
 from typing import Any
 
 from qo.core.errors import Invalid
-from qo.core.names import suggestion
+from qo.core.names import checked_name, namespace_and_task, suggestion
 from qo.core.retry import RetryPolicy
 
 ZERO = timedelta(0)
 LONGEST = timedelta(days=36500)
+PRIORITY_LIMIT = 2**31 - 1
+KEEP_TRACES = timedelta(days=7)
+"""What consumers noted about messages is removed after so long."""
+WINDOW_FULL = 100
+"""A keyed lane with so many messages waiting is not held back by its queue's window any longer."""
 DEFAULT_LEASE = timedelta(seconds=30)
 
 
@@ -42,7 +47,16 @@ class QueueSettings:
     group_idle   a group that has not claimed for so long does not hold messages back
     max_age      remove messages older than this, settled or not; None: no such rule
     max_length   keep at most so many messages in a lane, settled or not; None: no such rule
-    default_group  False: the default group does not hold messages back
+    default_group  False: the default group does not hold messages back, until it claims
+    priority     of this queue among those that one claim takes from, before the messages' own; higher first
+    max_size     a push beyond so many unsettled messages is refused as a whole; None: no limit
+    delay        a message that says no time is due so long after its push
+    window       a keyed lane is held back so long after its first message, or until 100 wait; then they come together
+    dead_letters  False: a message that used up its attempts, or was lost too often, is dropped instead of buried
+    encrypt      payloads are sealed (AES-256-GCM) before they are stored
+    dedupe_window  how long a dedupe key holds whose push leaves that to the queue; 0: not at all
+    namespace, task  by which filters choose queues; None: what the dotted name says
+    notes        anything, kept for whoever set it
     """
 
     lease: timedelta = DEFAULT_LEASE
@@ -56,6 +70,16 @@ class QueueSettings:
     max_age: timedelta | None = None
     max_length: int | None = None
     default_group: bool = True
+    priority: int = 0
+    max_size: int | None = None
+    delay: timedelta = ZERO
+    window: timedelta = ZERO
+    dead_letters: bool = True
+    encrypt: bool = False
+    dedupe_window: timedelta = timedelta(hours=1)
+    namespace: str | None = None
+    task: str | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         checks = (
@@ -67,10 +91,26 @@ class QueueSettings:
             ("group_idle", self.group_idle > ZERO, "must be greater than 0"),
             ("max_age", self.max_age is None or self.max_age > ZERO, "must be greater than 0, or null for no rule"),
             ("max_length", self.max_length is None or self.max_length >= 1, "must be at least 1, or null for no rule"),
+            ("priority", abs(self.priority) <= PRIORITY_LIMIT, f"must be from -{PRIORITY_LIMIT} to {PRIORITY_LIMIT}"),
+            ("max_size", self.max_size is None or self.max_size >= 1, "must be at least 1, or null for no limit"),
+            ("delay", self.delay >= ZERO, "must not be negative"),
+            ("window", self.window >= ZERO, "must not be negative"),
+            ("dedupe_window", self.dedupe_window >= ZERO, "must not be negative"),
         )
         for name, good, problem in checks:
             if not good:
                 raise Invalid(name, problem)
+        for name in ("namespace", "task"):
+            if getattr(self, name):
+                checked_name(name, getattr(self, name))
+
+    def names(self, queue: str) -> tuple[str, str]:
+        """The namespace and task of a queue with these settings."""
+        namespace, task = namespace_and_task(queue)
+        return (
+            namespace if self.namespace is None else self.namespace,
+            task if self.task is None else self.task,
+        )
 
     def changed(self, changes: Mapping[str, Any]) -> QueueSettings:
         """These settings with some replaced; unknown names and wrong types are refused."""
@@ -120,6 +160,8 @@ def _read(name: str, wanted: Any, value: Any, current: Any) -> Any:
         return duration(name, value)
     if wanted is float and type(value) is int:
         return float(value)
+    if wanted == Mapping[str, Any]:
+        return _read_notes(name, value)
     if type(value) is not wanted:
         raise Invalid(name, f"must be of type {wanted.__name__}, not {type(value).__name__}")
     return value
@@ -131,6 +173,12 @@ def _read_retry(name: str, value: Any, current: Any) -> Any:
     if isinstance(value, Mapping):
         return _changed(current, value, "retry.")
     raise Invalid(name, "must be a RetryPolicy or a mapping of its fields")
+
+
+def _read_notes(name: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value):
+        raise Invalid(name, "must be a mapping of names to JSON values")
+    return dict(value)
 
 
 def _read_history(name: str, value: Any) -> History:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from qo.core.errors import Conflict, Invalid, TooLarge
-from qo.core.lease import Answer, Done, Settled, Undone, Unit, Verdict
+from qo.core.lease import Answer, CommitAnswer, Committed, Complete, Done, Settled, Undone, Unit, Verdict
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, id_text
 
 T = TypeVar("T")
@@ -27,6 +27,7 @@ class Remembered(msgspec.Struct):
 
     pushed: list[tuple[str, bool]]
     settled: list[tuple[Answer, Verdict | None, bool]] = []
+    committed: list[tuple[CommitAnswer, Verdict | None, bool, bool]] = []
 
 
 def batch_of(messages: Sequence[NewMessage]) -> str:
@@ -36,7 +37,9 @@ def batch_of(messages: Sequence[NewMessage]) -> str:
 
 def unit_of(unit: Unit) -> str:
     settled = [(each.token, each.lane, each.offset, type(each.report).__name__) for each in unit.settlements]
-    return _digest("unit", repr(settled).encode(), *_contents(unit.pushes))
+    committed = [(each.queue, each.key, each.group, each.name, each.token, each.report) for each in unit.commits]
+    said = repr(settled) + repr(committed) if committed else repr(settled)
+    return _digest("unit", said.encode(), *_contents(unit.pushes))
 
 
 def arrangement_of(verb: str, *given: Any) -> str:
@@ -79,13 +82,15 @@ def batch_again(messages: Sequence[NewMessage], text: str) -> list[Pushed]:
 
 def kept_unit(unit: Unit, done: Done) -> str:
     settled = [(each.answer, each.verdict, each.lease_ended) for each in done.settled]
-    return kept(unit_of(unit), Remembered(_pushed(done.pushed), settled))
+    committed = [(each.answer, each.verdict, each.lease_ended, each.stale) for each in done.committed]
+    return kept(unit_of(unit), Remembered(_pushed(done.pushed), settled, committed))
 
 
 def unit_again(unit: Unit, text: str) -> Done:
     remembered = again(text, unit_of(unit), Remembered)
     settled = tuple(Settled(*each) for each in remembered.settled)
-    return Done(settled, tuple(_answer(each) for each in remembered.pushed))
+    committed = tuple(Committed(*each) for each in remembered.committed)
+    return Done(settled, tuple(_answer(each) for each in remembered.pushed), committed)
 
 
 def _pushed(answers: Sequence[Pushed]) -> list[tuple[str, bool]]:
@@ -116,6 +121,14 @@ def check_settled(settled: Sequence[Settled]) -> None:
     for number, answer in enumerate(settled):
         if answer.answer not in (Answer.SETTLED, Answer.GIVEN_BACK):
             raise InTheWay(f"settlement answered '{answer.answer}'", number)
+
+
+def check_committed(unit: Unit, committed: Sequence[Committed]) -> None:
+    """Completing what is completed already is no obstacle; but a lease that is over is, even then."""
+    for number, (said, answer) in enumerate(zip(unit.commits, committed, strict=True)):
+        done_before = answer.answer is CommitAnswer.BEFORE and isinstance(said.report, Complete) and not answer.stale
+        if not done_before and answer.answer not in (CommitAnswer.SETTLED, CommitAnswer.GIVEN_BACK):
+            raise InTheWay(f"commit answered '{answer.answer}'", number)
 
 
 def check_pushed(unit: Unit, pushed: Sequence[Pushed]) -> None:

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from qo.core.errors import Invalid
 from qo.core.names import suggestion
+from qo.stores.sealing import read_key
 from qo.stores.store import Engine
 
 SECRET_OPTION = re.compile(r"\b(password|sslpassword)=[^&]*")
@@ -21,10 +22,12 @@ SCHEMES = ("sqlite", "postgresql", "http", "https")
 """What a URL may begin with; those of a server are `connect`'s to open."""
 
 
-async def open_engine(url: str, *, clock: Callable[[], datetime] | None = None) -> Engine:
-    """Open the store that a URL names."""
+async def open_engine(url: str, *, clock: Callable[[], datetime] | None = None, encryption_key: str = "") -> Engine:
+    """Open the store that a URL names. The key is for queues whose payloads are sealed; without, the store's own."""
     scheme = urlsplit(url).scheme
-    options: dict[str, Any] = {} if clock is None else {"clock": clock}
+    options: dict[str, Any] = {"key": read_key(encryption_key)}
+    if clock is not None:
+        options["clock"] = clock
     match scheme:
         case "sqlite":
             return await _open_sqlite(url, options)

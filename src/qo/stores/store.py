@@ -21,6 +21,8 @@ from qo.core.access import Token
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
     Claimed,
+    Commit,
+    Committed,
     Done,
     Extended,
     Extension,
@@ -39,11 +41,14 @@ from qo.core.outcome import (
     Depth,
     Event,
     GroupInfo,
+    GroupPlace,
     Health,
     Job,
     JobState,
     LaneInfo,
     QueueInfo,
+    Record,
+    Trace,
 )
 from qo.core.queue import QueueSettings
 
@@ -59,6 +64,21 @@ class Hint(msgspec.Struct, frozen=True):
 
 
 EVERYTHING = Hint(None)
+
+TRACES_LIMIT = 1000
+"""How many traces of one message are listed."""
+
+
+class LettersWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which dead letters to list; None: any."""
+
+    queue: str | None = None
+    group: str | None = None
+    key: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    limit: int = 100
+    offset: int = 0
 
 
 class Store(Protocol):
@@ -92,6 +112,10 @@ class Store(Protocol):
 
     async def transact(self, units: Sequence[Unit]) -> Sequence[Done | Undone]:
         """Do each unit wholly or not at all."""
+        ...
+
+    async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
+        """Move groups on in keyed lanes, by the names of messages. Those of one lane and lease are judged together."""
         ...
 
     async def tidy(self) -> datetime | None:
@@ -182,6 +206,40 @@ class Admin(Protocol):
         ...
 
 
+class Wires(Protocol):
+    """What the wires of other systems need beyond the verbs; in the process of a store only."""
+
+    async def reconfigure(self, queue: str, change: Callable[[QueueSettings | None], Mapping[str, Any]]) -> QueueInfo:
+        """Change settings by what they are (None: the queue is new), in one commit."""
+        ...
+
+    async def record(self, queue: str, key: str, name: str) -> Record | None:
+        """A message by its name in a keyed lane."""
+        ...
+
+    async def letters(self, wanted: LettersWanted) -> tuple[Sequence[DeadLetter], int]:
+        """Dead letters, newest first, and how many there are in all."""
+        ...
+
+    async def group_places(self, group: str | None, limit: int) -> Sequence[GroupPlace]:
+        """The groups that are not the default one, or one of them by name, with the queues that they are in."""
+        ...
+
+    async def add_trace(self, trace: Trace) -> None: ...
+
+    async def traces(self, queue: str, key: str, name: str) -> Sequence[Trace]:
+        """Of one message, oldest first."""
+        ...
+
+    async def traces_by_name(self, name: str, limit: int, offset: int) -> tuple[Sequence[Trace], int]:
+        """Newest first, and how many there are in all."""
+        ...
+
+    async def trace_names(self, limit: int, offset: int) -> tuple[Sequence[tuple[str, int]], int]:
+        """Names, with how many traces each has; and how many names there are in all."""
+        ...
+
+
 class Access(Protocol):
     """Who may come in."""
 
@@ -228,5 +286,5 @@ class Inspect(Protocol):
         ...
 
 
-class Engine(Store, Admin, Access, Inspect, Protocol):
+class Engine(Store, Admin, Access, Inspect, Wires, Protocol):
     """Everything that a place to keep messages can do."""

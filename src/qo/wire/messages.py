@@ -30,11 +30,15 @@ from qo.wire.problems import Problem, error_of, problem_of
 
 
 class DedupeBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A key under which only one message is accepted: for a window, or until the first one is finished."""
+    """A key under which only one message is accepted: for a window, or until the first one is finished.
+
+    `as_queue`: for as long as the queue's setting dedupe_window says.
+    """
 
     key: Key
     window_seconds: Seconds | None = None
     scope: DedupeScope = DedupeScope.QUEUE
+    as_queue: bool = False
 
 
 class MessageBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -120,7 +124,7 @@ def _dedupe(body: str | DedupeBody | None) -> Dedupe | None:
     if isinstance(body, str):
         return Dedupe(body)
     window = None if body.window_seconds is None else duration("dedupe.window_seconds", body.window_seconds)
-    return Dedupe(body.key, window, body.scope)
+    return Dedupe(body.key, window, body.scope, body.as_queue)
 
 
 def write_message(message: NewMessage) -> MessageBody:
@@ -142,7 +146,8 @@ def write_message(message: NewMessage) -> MessageBody:
 
 
 def _dedupe_body(dedupe: Dedupe) -> DedupeBody:
-    return DedupeBody(dedupe.key, None if dedupe.window is None else dedupe.window.total_seconds(), dedupe.scope)
+    window = None if dedupe.window is None else dedupe.window.total_seconds()
+    return DedupeBody(dedupe.key, window, dedupe.scope, dedupe.as_queue)
 
 
 def write_pushed(answers: Sequence[Pushed]) -> list[PushedBody]:

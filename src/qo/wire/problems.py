@@ -32,6 +32,7 @@ KINDS = (
     Kind(errors.Conflict, "conflict", HTTPStatus.CONFLICT),
     Kind(errors.NotFound, "not-found", HTTPStatus.NOT_FOUND),
     Kind(errors.Unauthenticated, "unauthenticated", HTTPStatus.UNAUTHORIZED),
+    Kind(errors.QueueFull, "queue-full", HTTPStatus.FORBIDDEN),
     Kind(errors.Forbidden, "forbidden", HTTPStatus.FORBIDDEN),
     Kind(errors.Incompatible, "incompatible", HTTPStatus.SERVICE_UNAVAILABLE),
     Kind(errors.JobFailed, "job-failed", HTTPStatus.CONFLICT),

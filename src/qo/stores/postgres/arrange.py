@@ -84,15 +84,27 @@ async def purge_dead(engine: PostgresEngine, queue: str, group: str, ids: Sequen
 
 
 async def configure(engine: PostgresEngine, queue: str, changes: Mapping[str, Any]) -> QueueSettings:
+    return await reconfigure(engine, queue, lambda _: changes)
+
+
+async def reconfigure(
+    engine: PostgresEngine, queue: str, change: Callable[[QueueSettings | None], Mapping[str, Any]]
+) -> QueueSettings:
+    """Change settings by what they are; None: the queue is new."""
+
     async def work(connection: Connection, _: bool) -> QueueSettings:
         async with connection.transaction():
             now = engine.now or await connection.fetchval("SELECT clock_timestamp()")
-            await connection.execute(engine.sql.create_queue, queue, now)
-            settings = QueueSettings().changed(json.loads(await connection.fetchval(engine.sql.lock_settings, queue)))
-            settings = settings.changed(changes)
-            await connection.execute(
-                engine.sql.configure, queue, json.dumps(settings.overrides()), schema.rules_text(settings), now
-            )
+            known = await connection.fetchval(engine.sql.lock_settings, queue) is not None
+            if not known:
+                await connection.execute(engine.sql.create_queue, queue, now)
+            before = QueueSettings().changed(json.loads(await connection.fetchval(engine.sql.lock_settings, queue)))
+            settings = before.changed(change(before if known else None))
+            rules = schema.rules_text(settings)
+            overrides = json.dumps(settings.overrides())
+            await connection.execute(engine.sql.configure, queue, overrides, rules, now, *settings.names(queue))
+            if settings.window != before.window:
+                await connection.execute(engine.sql.set_hold, queue, settings.window.total_seconds())
         return settings
 
     settings: QueueSettings = await engine.call("configure", work)

@@ -15,8 +15,12 @@ import msgspec
 
 from qo.core.errors import Unavailable
 from qo.core.lease import Claimed, Delivered, LeaseToken, Nothing, Want
+from qo.core.message import SEALED
+from qo.core.names import DEFAULT_GROUP
+from qo.stores.postgres.keys import Keys, opening
 from qo.stores.postgres.pool import Connection
-from qo.stores.postgres.push import lapsing
+from qo.stores.postgres.push import lapsing, new_queue
+from qo.stores.sealing import opened
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
@@ -44,7 +48,7 @@ async def claim(engine: PostgresEngine, wants: Sequence[Want]) -> list[Claimed |
         rows = await engine.call("claim", partial(_claim, engine, wants, moved))
         signal = rows[0]["signal"] if rows else None
         if signal is None:
-            return claimed_from(engine, rows, wants)
+            return await opening(engine, partial(claimed_from, engine, rows, wants))
         more = await _make_way(engine, signal, wants)
         rounds += signal != "join"
         moved = more or rounds > PATIENT_ROUNDS
@@ -77,6 +81,11 @@ async def _make_way(engine: PostgresEngine, signal: str, wants: Sequence[Want]) 
     """Do what must come before a claim, in a transaction of its own. Whether there is more of it than that."""
     if signal == "join":
         for want in wants:
+            if want.new_queue is not None and want.group != DEFAULT_GROUP:
+                for name in want.queues:
+                    await engine.value(
+                        "create_queue", engine.sql.create_queue_as, *new_queue(name, want.new_queue), engine.now
+                    )
             await engine.create_group(want.queues if want.filter is None else want.filter, want.group, want.start)
         return False
     more: bool = await engine.call("advance", lambda connection, _: _advance(engine, connection, signal, wants))
@@ -173,14 +182,19 @@ def claimed_from(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Wa
             wait = row["wait"]
             nothing[number] = Nothing(None if wait is None else engine.local_now + wait, row["owner_limited"])
         else:
-            found[number] += _delivered(row, wants[number].token)
+            found[number] += _delivered(row, wants[number].token, engine.keys)
     return [Claimed(tuple(each)) if each else empty for each, empty in zip(found, nothing, strict=True)]
 
 
-def _delivered(haul: Any, token: LeaseToken) -> list[Delivered]:
+def _delivered(haul: Any, token: LeaseToken, keys: Keys) -> list[Delivered]:
     """The messages of a haul. Its lists may be left out: then all are alike, or have nothing of the kind."""
     created = haul["created"]
-    headers = haul["headers"]
+    payloads, headers = haul["payloads"], haul["headers"]
+    said = repeat(NO_HEADERS) if headers is None else [json.loads(each) if each else NO_HEADERS for each in headers]
+    if headers is not None and any(SEALED in each for each in said):
+        queues = haul["queues"] or repeat(haul["queue"])
+        plain = [opened(keys.to_open, *each) for each in zip(queues, payloads, said, strict=False)]
+        payloads, said = [each[0] for each in plain], [dict(each[1]) for each in plain]
     columns = zip(
         haul["lanes"] or repeat(haul["lane_id"]),
         haul["offsets"] or range(haul["first"], haul["first"] + len(created)),
@@ -188,8 +202,8 @@ def _delivered(haul: Any, token: LeaseToken) -> list[Delivered]:
         haul["queues"] or repeat(haul["queue"]),
         haul["keys"] or repeat(haul["key"]),
         haul["kinds"] or repeat(haul["kind"]),
-        haul["payloads"],
-        repeat(NO_HEADERS) if headers is None else [json.loads(each) if each else NO_HEADERS for each in headers],
+        payloads,
+        said,
         haul["priorities"] or repeat(haul["priority"]),
         haul["attempts"] or repeat(0),
         created,
@@ -209,7 +223,7 @@ def _delivered(haul: Any, token: LeaseToken) -> list[Delivered]:
             key=key,
             kind=kind,
             payload=payload,
-            headers=said,
+            headers=header,
             priority=priority,
             attempt=attempts + 1,
             created_at=made,
@@ -218,7 +232,7 @@ def _delivered(haul: Any, token: LeaseToken) -> list[Delivered]:
             expires_at=expires,
             retry_of=retry_of,
         )
-        for lane, offset, id, queue, key, kind, payload, said, priority, attempts, made, due, entered, expires,
+        for lane, offset, id, queue, key, kind, payload, header, priority, attempts, made, due, entered, expires,
             retry_of in columns
     ]  # fmt: skip
 

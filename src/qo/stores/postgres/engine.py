@@ -12,6 +12,8 @@ from qo.core.errors import Incompatible
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
     Claimed,
+    Commit,
+    Committed,
     Done,
     Extended,
     Extension,
@@ -30,26 +32,32 @@ from qo.core.outcome import (
     Depth,
     Event,
     GroupInfo,
+    GroupPlace,
     Health,
     Job,
     JobState,
     LaneInfo,
     QueueInfo,
+    Record,
+    Trace,
 )
 from qo.core.queue import QueueSettings
 from qo.stores.answers import arrangement_of
-from qo.stores.postgres import arrange, inspect, schema, tokens
+from qo.stores.postgres import arrange, inspect, schema, tokens, traces
 from qo.stores.postgres.address import Address
 from qo.stores.postgres.arrange import once
 from qo.stores.postgres.claim import claim
+from qo.stores.postgres.commit import commit, record
 from qo.stores.postgres.extend import extend
+from qo.stores.postgres.keys import Keys
 from qo.stores.postgres.listener import Listener
 from qo.stores.postgres.pool import Connection, Pool
 from qo.stores.postgres.push import push, push_once
 from qo.stores.postgres.settle import settle
 from qo.stores.postgres.statements import Statements
 from qo.stores.postgres.transact import transact
-from qo.stores.store import Hint
+from qo.stores.sealing import SealingKey
+from qo.stores.store import Hint, LettersWanted
 
 TIDY_LANES = 100
 TIDY_ROWS = 1000
@@ -66,8 +74,10 @@ class PostgresEngine:
         clock: Callable[[], datetime] | None = None,
         draw: Callable[[], float] | None = None,
         probe: Callable[[str, list[str]], None] | None = None,
+        key: SealingKey | None = None,
     ) -> None:
         self.address = address
+        self.keys = Keys(key)
         self.sql = Statements(address.schema)
         self.pool = Pool(address)
         self._clock = clock
@@ -87,6 +97,7 @@ class PostgresEngine:
         engine = cls(address, **options)
         try:
             await engine.pool.call(engine._bring_forward)
+            await engine.keys.load(engine)
         except BaseException:
             await engine.close()
             raise
@@ -156,6 +167,9 @@ class PostgresEngine:
 
     async def transact(self, units: Sequence[Unit]) -> Sequence[Done | Undone]:
         return [await transact(self, unit) for unit in units]
+
+    async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
+        return await commit(self, commits)
 
     async def tidy(self) -> datetime | None:
         more_lanes = await self.value("tidy", self.sql.tidy_lanes, TIDY_LANES, TIDY_ROWS, self.now)
@@ -239,6 +253,33 @@ class PostgresEngine:
     ) -> int:
         of = arrangement_of("purge_dead", queue, group, ids)
         return await once(self, of, nonce, int, lambda on: arrange.purge_dead(on, queue, group, ids))
+
+    # What other systems' wires need
+
+    async def reconfigure(self, queue: str, change: Callable[[QueueSettings | None], Mapping[str, Any]]) -> QueueInfo:
+        await arrange.reconfigure(self, queue, change)
+        return await inspect.queue(self, queue)
+
+    async def record(self, queue: str, key: str, name: str) -> Record | None:
+        return await record(self, queue, key, name)
+
+    async def letters(self, wanted: LettersWanted) -> tuple[Sequence[DeadLetter], int]:
+        return await inspect.letters(self, wanted)
+
+    async def group_places(self, group: str | None, limit: int) -> Sequence[GroupPlace]:
+        return await inspect.group_places(self, group, limit)
+
+    async def add_trace(self, trace: Trace) -> None:
+        await traces.add(self, trace)
+
+    async def traces(self, queue: str, key: str, name: str) -> Sequence[Trace]:
+        return await traces.of_message(self, queue, key, name)
+
+    async def traces_by_name(self, name: str, limit: int, offset: int) -> tuple[Sequence[Trace], int]:
+        return await traces.by_name(self, name, limit, offset)
+
+    async def trace_names(self, limit: int, offset: int) -> tuple[Sequence[tuple[str, int]], int]:
+        return await traces.names(self, limit, offset)
 
     # Who may come in
 

@@ -11,10 +11,25 @@ from qo.core.errors import NotFound
 from qo.core.lane import CursorState, LaneId, Start, StartAt
 from qo.core.message import MessageId, checked_id, id_text
 from qo.core.names import DEFAULT_GROUP
-from qo.core.outcome import DeadLetter, Depth, Event, GroupInfo, Health, Job, JobState, LaneInfo, QueueInfo, as_of
+from qo.core.outcome import (
+    DeadLetter,
+    Depth,
+    Event,
+    GroupInfo,
+    GroupPlace,
+    Health,
+    Job,
+    JobState,
+    LaneInfo,
+    QueueInfo,
+    as_of,
+)
 from qo.core.queue import QueueSettings
 from qo.stores.postgres import schema
+from qo.stores.postgres.keys import opening
 from qo.stores.postgres.pool import Connection
+from qo.stores.sealing import opened
+from qo.stores.store import LettersWanted
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
@@ -63,16 +78,13 @@ async def front(engine: PostgresEngine, queue_name: str, group: str) -> tuple[in
 
 async def groups(engine: PostgresEngine, queue_name: str) -> list[GroupInfo]:
     queue_id, _ = await front(engine, queue_name, DEFAULT_GROUP)
-    return [
-        GroupInfo(
-            name=name,
-            start=Start(StartAt(start_at), start_time),
-            created_at=created_at,
-            claimed_at=claimed_at,
-            lag=lag,
-        )
-        for name, start_at, start_time, created_at, claimed_at, lag in await _rows(engine, engine.sql.groups, queue_id)
-    ]
+    return [_group(row) for row in await _rows(engine, engine.sql.groups, queue_id)]
+
+
+def _group(row: Any) -> GroupInfo:
+    name, start_at, start_time, created_at, claimed_at, lag = row
+    start = Start(StartAt(start_at), start_time)
+    return GroupInfo(name=name, start=start, created_at=created_at, claimed_at=claimed_at, lag=lag)
 
 
 async def depth(engine: PostgresEngine, queue_name: str, group: str) -> Depth:
@@ -129,12 +141,14 @@ async def _found(engine: PostgresEngine, ids: Sequence[MessageId]) -> dict[bytes
     rows = await _rows(engine, engine.sql.jobs_in_lanes, list(ids))
     if len(rows) < len(set(ids)):
         rows += await _rows(engine, engine.sql.jobs_in_intake, list(ids))
-    return {row["id"]: _job(row, engine.local_now) for row in rows}
+    now = engine.local_now
+    return await opening(engine, lambda: {row["id"]: _job(engine, row, now) for row in rows})
 
 
-def _job(row: Any, now: datetime) -> Job:
+def _job(engine: PostgresEngine, row: Any, now: datetime) -> Job:
     (id, queue_name, kind, key, state, attempt, _, created_at, due_at, owner, lease_expires_at, heartbeat_at,
      started_at, finished_at, reason, error, result, payload, headers, *_) = row  # fmt: skip
+    payload, said = opened(engine.keys.to_open, queue_name, payload, json.loads(headers) if headers else {})
     job = Job(
         id=id_text(id),
         queue=queue_name,
@@ -143,7 +157,7 @@ def _job(row: Any, now: datetime) -> Job:
         state=None if state is None else JobState(state),
         attempt=attempt,
         payload=payload,
-        headers=json.loads(headers) if headers else {},
+        headers=said,
         created_at=created_at,
         due_at=due_at,
         lease_owner=owner,
@@ -186,26 +200,42 @@ async def dead(
 ) -> list[DeadLetter]:
     queue_id, _ = await front(engine, queue_name, DEFAULT_GROUP)
     start = bytes(16) if after is None else checked_id("after", after)
-    return [
-        DeadLetter(
-            id=id_text(id),
-            queue=queue_name,
-            group=group_name,
-            kind=kind,
-            key=key,
-            priority=priority,
-            payload=payload,
-            headers=json.loads(headers) if headers else {},
-            attempts=attempts,
-            losses=losses,
-            reason=reason,
-            error=error,
-            created_at=created_at,
-            died_at=died_at,
-        )
-        for id, group_name, key, kind, priority, payload, headers, attempts, losses, reason, error, created_at, died_at
-        in await _rows(engine, engine.sql.dead, queue_id, start, group, limit)
-    ]  # fmt: skip
+    rows = await _rows(engine, engine.sql.dead, queue_id, start, group, limit)
+    return await opening(engine, lambda: [_letter(engine, row) for row in rows])
+
+
+async def letters(engine: PostgresEngine, wanted: LettersWanted) -> tuple[list[DeadLetter], int]:
+    chosen = (wanted.queue, wanted.group, wanted.key, wanted.since, wanted.until)
+    rows = await _rows(engine, engine.sql.dead_letters, *chosen, wanted.limit, wanted.offset)
+    count: int = await engine.value("letters", engine.sql.count_dead_letters, *chosen)
+    return await opening(engine, lambda: [_letter(engine, row) for row in rows]), count
+
+
+def _letter(engine: PostgresEngine, row: Any) -> DeadLetter:
+    (id, queue_name, group, key, kind, priority, payload, headers, attempts, losses, reason, error, created_at,
+     died_at, *_) = row  # fmt: skip
+    payload, said = opened(engine.keys.to_open, queue_name, payload, json.loads(headers) if headers else {})
+    return DeadLetter(
+        id=id_text(id),
+        queue=queue_name,
+        group=group,
+        kind=kind,
+        key=key,
+        priority=priority,
+        payload=payload,
+        headers=said,
+        attempts=attempts,
+        losses=losses,
+        reason=reason,
+        error=error,
+        created_at=created_at,
+        died_at=died_at,
+    )
+
+
+async def group_places(engine: PostgresEngine, group: str | None, limit: int) -> list[GroupPlace]:
+    rows = await _rows(engine, engine.sql.group_places, group, limit)
+    return [GroupPlace(queue=row[0], info=_group(row[2:]), oldest_at=row[1]) for row in map(tuple, rows)]
 
 
 async def health(engine: PostgresEngine) -> Health:

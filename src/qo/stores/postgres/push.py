@@ -11,10 +11,13 @@ from uuid import UUID
 
 import asyncpg
 
-from qo.core.errors import TooLarge
+from qo.core.errors import QueueFull, TooLarge
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, runs_of_ids
+from qo.core.queue import QueueSettings
 from qo.stores.answers import batch_again, kept_batch, others_id
 from qo.stores.postgres.pool import Connection
+from qo.stores.postgres.schema import rules_text
+from qo.stores.sealing import sealed
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
@@ -23,6 +26,8 @@ T = TypeVar("T")
 
 LAPSE = re.compile(r"qo: lapse (\S+)")
 """What the server says if it must know how a message stands whose lease has run out."""
+FIRST = re.compile(r"qo: (new|seal|full) (.*)", re.DOTALL)
+"""What it says if a queue is to be created first, if payloads are to be sealed first, and if a queue is full."""
 
 Lane = tuple[str, str | None, str | None, int | None]
 """A lane's name: its queue, and its key or its kind and priority."""
@@ -48,6 +53,8 @@ async def push_on(
 
 
 def _is_plain(message: NewMessage) -> bool:
+    if message.new_queue is not None:
+        return False
     return message.headers is None and message.due_at is None and message.ttl is None and message.dedupe is None
 
 
@@ -138,7 +145,57 @@ def _runs(ids: list[MessageId]) -> list[tuple[bytes, bytes, int]]:
 
 
 async def _push_any(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> list[Pushed]:
-    columns = [
+    """Push, doing first what the server says must come first."""
+    tried_again = False
+    said: Sequence[NewMessage] = messages
+    while True:
+        own = list({message.queue for message in said if message.new_queue is not None})
+        pushing = partial(connection.fetch, engine.sql.push_any, *_any_columns(said), own, engine.now)
+        try:
+            rows = await lapsing(engine, connection, pushing)
+        except asyncpg.UniqueViolationError:  # a first try was under way still, and was made after all
+            if tried_again:
+                raise
+            tried_again = True
+        except asyncpg.RaiseError as error:
+            said = await _made_ready(engine, connection, said, error)
+        else:
+            return [_answer(message, row) for message, row in zip(messages, rows, strict=True)]
+
+
+async def _made_ready(
+    engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage], error: asyncpg.RaiseError
+) -> Sequence[NewMessage]:
+    """What to push instead: into a queue that is created as its messages say, or sealed."""
+    found = FIRST.search(str(error))
+    match found and found[1]:
+        case "new":
+            await create_queues(engine, connection, messages)
+            return messages
+        case "seal":
+            key = await engine.keys.to_seal(engine, connection)
+            queue = found[2] if found else ""
+            return [sealed(each, key) if each.queue == queue else each for each in messages]
+        case "full":
+            queue = found[2] if found else ""
+            raise QueueFull(f"queue '{queue}' is at its max capacity (setting max_size)") from None
+        case _:
+            raise error
+
+
+async def create_queues(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> None:
+    """The queues of messages that say how these are to be set up, where there are none."""
+    wanted = {message.queue: message.new_queue for message in messages if message.new_queue is not None}
+    for name, settings in sorted(wanted.items()):
+        await connection.execute(engine.sql.create_queue_as, *new_queue(name, settings), engine.now)
+
+
+def new_queue(name: str, settings: QueueSettings) -> tuple[str, ...]:
+    return name, *settings.names(name), json.dumps(settings.overrides()), rules_text(settings)
+
+
+def _any_columns(messages: Sequence[NewMessage]) -> list[list[Any]]:
+    return [
         [m.queue for m in messages],
         [m.key for m in messages],
         [m.kind for m in messages],
@@ -150,12 +207,6 @@ async def _push_any(engine: PostgresEngine, connection: Connection, messages: Se
         [None if m.ttl is None else m.ttl.total_seconds() for m in messages],
         [dedupe_text(m) for m in messages],
     ]
-    pushing = partial(connection.fetch, engine.sql.push_any, *columns, engine.now)
-    try:
-        rows = await lapsing(engine, connection, pushing)
-    except asyncpg.UniqueViolationError:  # a first try was under way still, and was made after all
-        rows = await lapsing(engine, connection, pushing)
-    return [_answer(message, row) for message, row in zip(messages, rows, strict=True)]
 
 
 async def lapsing(engine: PostgresEngine, connection: Connection, call: Callable[[], Awaitable[T]]) -> T:
@@ -176,7 +227,8 @@ def dedupe_text(message: NewMessage) -> str | None:
     if dedupe is None:
         return None
     window = None if dedupe.window is None else dedupe.window.total_seconds()
-    return json.dumps({"key": dedupe.key, "window": window, "scope": dedupe.scope.value})
+    said = {"key": dedupe.key, "window": window, "scope": dedupe.scope.value}
+    return json.dumps({**said, "as_queue": True} if dedupe.as_queue else said)
 
 
 def _answer(message: NewMessage, row: Any) -> Pushed:

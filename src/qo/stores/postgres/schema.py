@@ -17,12 +17,15 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from qo.core.errors import Incompatible
-from qo.core.queue import QueueSettings
+from qo.core.queue import History, QueueSettings
 
 VERSIONS_AHEAD = 1
 """How much newer a schema may be than this qo."""
 
-FUNCTIONS = ("lanes", "outcomes", "push", "advance", "take", "claim", "settle", "groups", "tidy", "enqueue", "planning")
+FUNCTIONS = (
+    "lanes", "outcomes", "push", "advance", "take", "claim", "settle", "commit", "groups", "tidy", "enqueue",
+    "planning",
+)  # fmt: skip
 """The files of `sql/`, in the order in which they build on each other."""
 
 _NUMBERED = re.compile(r"^(\d{4})_\w+\.sql$")
@@ -109,7 +112,15 @@ async def _apply(connection: asyncpg.Connection[Any], schema: str, migration: Mi
         await connection.execute(in_schema(functions(), schema))
         await connection.execute(in_schema("DELETE FROM qo.defaults", schema))
         await connection.execute(in_schema("INSERT INTO qo.defaults (rules) VALUES ($1)", schema), default_rules())
+        await _rewrite_rules(connection, schema)
     await connection.execute(in_schema("INSERT INTO qo.migrations (number) VALUES ($1)", schema), migration.number)
+
+
+async def _rewrite_rules(connection: asyncpg.Connection[Any], schema: str) -> None:
+    """Queues from before say nothing about settings that are new."""
+    for name, text in await connection.fetch(in_schema("SELECT name, settings::text FROM qo.queues", schema)):
+        rules = rules_text(QueueSettings().changed(json.loads(text)))
+        await connection.execute(in_schema("UPDATE qo.queues SET rules = $2 WHERE name = $1", schema), name, rules)
 
 
 def default_rules() -> str:
@@ -117,8 +128,15 @@ def default_rules() -> str:
 
 
 def rules_text(settings: QueueSettings) -> str:
-    """All settings as the functions read them: durations in seconds."""
-    return json.dumps(asdict(settings), default=_plain)
+    """All settings as the functions read them, durations in seconds; and whether a push must do more than append."""
+    adorned = (
+        settings.history is History.FULL
+        or settings.ttl is not None
+        or settings.max_size is not None
+        or settings.encrypt
+        or bool(settings.delay or settings.window)
+    )
+    return json.dumps({**asdict(settings), "notes": {}, "adorned": adorned}, default=_plain)
 
 
 def _plain(value: object) -> float:

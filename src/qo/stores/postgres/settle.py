@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -22,6 +23,7 @@ from qo.core.lease import (
     Want,
 )
 from qo.stores.postgres.claim import NOT_PLAIN, claim_again, claimed_from, plain_wants, wants_text
+from qo.stores.postgres.keys import opening
 from qo.stores.postgres.pool import Connection
 
 if TYPE_CHECKING:
@@ -58,10 +60,10 @@ async def settle(
 
     answers, rows, held = await engine.call("settle", work)
     if held:
-        return answers, claimed_from(engine, held, then)
+        return answers, await opening(engine, partial(claimed_from, engine, held, then))
     if rows[0]["signal"] is not None:
         return answers, None
-    return answers, claimed_from(engine, rows[1:], then)
+    return answers, await opening(engine, partial(claimed_from, engine, rows[1:], then))
 
 
 async def _settle(
@@ -129,12 +131,16 @@ def columns_of(settlements: Sequence[Settlement]) -> tuple[list[Any], ...]:
         [each.token for each in settlements],
         [each.lane for each in settlements],
         [each.offset for each in settlements],
-        [WORDS[type(report)] for report in reports],
+        [_word(report) for report in reports],
         [_error(report) for report in reports],
         [r.after.total_seconds() if isinstance(r, Fail) and r.after is not None else None for r in reports],
         [report.result if isinstance(report, Complete) else None for report in reports],
         [each.started_at for each in settlements],
     )
+
+
+def _word(report: Report) -> str:
+    return "retry" if isinstance(report, Release) and report.after_done else WORDS[type(report)]
 
 
 def _error(report: Report) -> str | None:

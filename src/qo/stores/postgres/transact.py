@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import msgspec
 
+from qo.core.errors import QueueFull
 from qo.core.lease import Done, Settled, Undone, Unit
 from qo.core.message import Pushed
-from qo.stores.answers import InTheWay, check_pushed, check_settled, kept_unit, unit_again
+from qo.stores.answers import InTheWay, check_committed, check_pushed, check_settled, kept_unit, unit_again
+from qo.stores.postgres.commit import commit_on
 from qo.stores.postgres.pool import Connection
-from qo.stores.postgres.push import Lane, dedupe_text, lane_of, push_on
+from qo.stores.postgres.push import Lane, create_queues, dedupe_text, lane_of, push_on
 from qo.stores.postgres.settle import answers_from, columns_of
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ async def _once(engine: PostgresEngine, connection: Connection, unit: Unit) -> D
                 if kept is not None:
                     return unit_again(unit, kept)
             return await _do(engine, connection, unit)
+    except QueueFull as full:
+        return Undone(str(full), 0)
     except InTheWay as stop:
         # If this very unit was still being done when we looked, what is in the way is itself.
         kept = await connection.fetchval(engine.sql.nonce, unit.nonce)
@@ -52,11 +56,13 @@ async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Don
         row = await connection.fetchrow(engine.sql.settle, *columns_of(unit.settlements), None, engine.draw, engine.now)
         settled = answers_from(row, len(unit.settlements), unsure=False)
     check_settled(settled)
+    committed = await commit_on(engine, connection, unit.commits) if unit.commits else []
+    check_committed(unit, committed)
     pushed: list[Pushed] = []
     if unit.pushes:
         pushed, _ = await push_on(engine, connection, unit.pushes, again=False)
     check_pushed(unit, pushed)
-    done = Done(tuple(settled), tuple(pushed))
+    done = Done(tuple(settled), tuple(pushed), tuple(committed))
     if unit.nonce is not None:
         await connection.execute(engine.sql.keep_nonce, unit.nonce, engine.now, kept_unit(unit, done))
     return done
@@ -65,6 +71,7 @@ async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Don
 async def _lock(engine: PostgresEngine, connection: Connection, unit: Unit) -> None:
     """What the pushes will need, and the cursors of both, before anything is done."""
     if unit.pushes:
+        await create_queues(engine, connection, unit.pushes)
         leases = [(each.token, each.lane) for each in unit.settlements]
         held = [list(column) for column in zip(*leases, strict=True)] or [[], []]
         await connection.fetchval(engine.sql.lock_unit, *_lanes(unit), *_keys(unit), *held, engine.now)

@@ -17,6 +17,7 @@ from qo.stores.sqlite.advance import advance, next_moment
 from qo.stores.sqlite.groups import join, matching, note_filter
 from qo.stores.sqlite.lanes import cursor_by_id, queue_to_use
 from qo.stores.sqlite.moments import maybe_moment
+from qo.stores.sqlite.queues import note_default_claim
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.take import Front, Haul, take
 from qo.stores.sqlite.transaction import Row, Transaction
@@ -27,6 +28,7 @@ SQL = statements("claim")
 class Candidate(NamedTuple):
     """A lane that has something, in the order in which lanes are taken from."""
 
+    queue_rank: int
     rank: int
     entered_at: int
     lane_id: int
@@ -66,11 +68,12 @@ def _fronts(tx: Transaction, want: Want) -> Iterator[Front]:
         if queue is None:
             if want.group == DEFAULT_GROUP:
                 continue
-            queue = queue_to_use(tx, name)
+            queue = queue_to_use(tx, name, want.new_queue)
         group_id = tx.group_id(queue, want.group)
         if group_id is None:
             group_id = join(tx, queue, want.group, want.start)
-        tx.run(SQL.claimed_now, group_id, tx.now)
+        if tx.run(SQL.claimed_now, group_id, tx.now) and want.group == DEFAULT_GROUP:
+            queue = note_default_claim(tx, queue)
         yield Front(queue, group_id)
 
 
@@ -87,10 +90,11 @@ def _candidates(tx: Transaction, fronts: list[Front], haul: Haul) -> list[Candid
     limit = haul.room if haul.want.lanes is None else min(haul.room, haul.want.lanes - len(haul.lanes))
     found: dict[int, Candidate] = {}
     for front in fronts:
+        own = front.queue.settings.priority
         for row in _ready(tx, front, haul, limit + len(haul.passed_over)):
-            found[row[3]] = Candidate(-row[0], row[1], row[2], row[3], front)
+            found[row[3]] = Candidate(-own, -row[0], row[1], row[2], row[3], front)
         for row in _with_due_retries(tx, front, haul):
-            found[row[3]] = Candidate(-row[0], row[1], row[2], row[3], front)
+            found[row[3]] = Candidate(-own, -row[0], row[1], row[2], row[3], front)
     return sorted(candidate for candidate in found.values() if candidate.cursor_id not in haul.passed_over)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
-from qo.core.message import MessageId
+from qo.core.message import TRANSACTION, MessageId
 from qo.stores.sqlite.intake import enter_due_of_key
 from qo.stores.sqlite.lanes import Head, LaneName, append, lane_to_use
 from qo.stores.sqlite.moments import span
@@ -44,6 +45,8 @@ def retry(
         tx.run(SQL.address, lane.id, lane.tail, group_id)
         append(tx, queue, lane, [entry], Head(kind, priority, expires, group_id))
         tx.run(SQL.drop_letter, group_id, old)
+        if lane.keyed and headers and (name := json.loads(headers).get(TRANSACTION)):
+            tx.run(SQL.rename, queue.id, f"key:{key}", name, old, new)
     return answer
 
 

@@ -25,6 +25,7 @@ def holder(tx: Transaction, queue: QueueRow, message: NewMessage, on_the_way: se
     dedupe = message.dedupe
     assert dedupe is not None
     scope = _scope(message)
+    window = queue.settings.dedupe_window if dedupe.as_queue else dedupe.window
     row = tx.row(SQL.dedupe_holder, queue.id, scope, dedupe.key)
     if row is not None:
         first: MessageId = row[0]
@@ -32,7 +33,7 @@ def holder(tx: Transaction, queue: QueueRow, message: NewMessage, on_the_way: se
         held = tx.now < until if until is not None else first in on_the_way or not is_finished(tx, queue, first)
         if held:
             return first
-    until = None if dedupe.window is None else tx.now + span(dedupe.window)
+    until = None if window is None else tx.now + span(window)
     check = until if until is not None else tx.now + UNIQUE_CHECK_REST
     tx.run(SQL.hold_key, queue.id, scope, dedupe.key, message.id, until, check)
     return None
@@ -43,6 +44,11 @@ def _scope(message: NewMessage) -> str:
     if message.dedupe.scope is DedupeScope.QUEUE:
         return ""
     return f"key:{message.key}" if message.key is not None else f"open:{message.priority}:{message.kind}"
+
+
+def exists(tx: Transaction, id: MessageId) -> bool:
+    """Whether a message is stored still, settled or not."""
+    return row_of(tx, id) is not None or tx.row(SQL.in_intake, id) is not None
 
 
 def is_finished(tx: Transaction, queue: QueueRow, id: MessageId) -> bool:

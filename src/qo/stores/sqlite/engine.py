@@ -17,7 +17,21 @@ import apsw
 from qo.core.access import Token
 from qo.core.errors import Forbidden, Incompatible, Unavailable
 from qo.core.lane import Filter, Start
-from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settled, Settlement, Undone, Unit, Want
+from qo.core.lease import (
+    Claimed,
+    Commit,
+    Committed,
+    Done,
+    Extended,
+    Extension,
+    Lost,
+    Nothing,
+    Settled,
+    Settlement,
+    Undone,
+    Unit,
+    Want,
+)
 from qo.core.message import MessageId, NewMessage, Pushed, message_ids
 from qo.core.outcome import (
     CancelAnswer,
@@ -25,18 +39,24 @@ from qo.core.outcome import (
     Depth,
     Event,
     GroupInfo,
+    GroupPlace,
     Health,
     Job,
     JobState,
     LaneInfo,
     QueueInfo,
+    Record,
+    Trace,
 )
 from qo.core.queue import QueueSettings
 from qo.stores.answers import arrangement_of
-from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema, tokens
+from qo.stores.sealing import SealingKey
+from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema, tokens, traces
 from qo.stores.sqlite.claim import claim
+from qo.stores.sqlite.commit import commit, record
 from qo.stores.sqlite.extend import extend
 from qo.stores.sqlite.failures import translated
+from qo.stores.sqlite.keys import Keys
 from qo.stores.sqlite.moments import micros
 from qo.stores.sqlite.push import push_once
 from qo.stores.sqlite.session import News, Probe, Session
@@ -44,7 +64,7 @@ from qo.stores.sqlite.settle import settle
 from qo.stores.sqlite.tidy import tidy
 from qo.stores.sqlite.transact import arranged_once, transact
 from qo.stores.sqlite.transaction import QueueRow, Transaction
-from qo.stores.store import Hint
+from qo.stores.store import Hint, LettersWanted
 
 T = TypeVar("T")
 
@@ -71,12 +91,14 @@ class SqliteEngine:
         draw: Callable[[], float] = random.random,
         migrations: list[schema.Migration] | None = None,
         probe: Probe | None = None,
+        key: SealingKey | None = None,
     ) -> None:
         self._path = path
         self._synchronous = synchronous
         self._clock = clock
         self._draw = draw
         self._migrations = migrations or schema.migrations()
+        self._keys = Keys(key)
         self._watched: set[MessageId] = set()
         self._heard: Callable[[Hint], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -94,6 +116,11 @@ class SqliteEngine:
         await engine._writer.open()
         if engine._reader is not engine._writer:
             await engine._reader.open()
+        try:
+            await engine._reader.do("keys", engine._keys.check)
+        except BaseException:
+            await engine.close()
+            raise
         return engine
 
     async def close(self) -> None:
@@ -119,6 +146,9 @@ class SqliteEngine:
 
     async def transact(self, units: Sequence[Unit]) -> Sequence[Done | Undone]:
         return await self._writer.do("transact", lambda tx: transact(tx, tuple(units)))
+
+    async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
+        return await self._writer.do("commit", lambda tx: commit(tx, commits))
 
     async def tidy(self) -> datetime | None:
         return await self._writer.do("tidy", tidy)
@@ -202,6 +232,36 @@ class SqliteEngine:
             return await self._writer.do("arrange", do)
         return await self._writer.do("arrange", lambda tx: arranged_once(tx, nonce, of, kind, do))
 
+    # What other systems' wires need
+
+    async def reconfigure(self, queue: str, change: Callable[[QueueSettings | None], Mapping[str, Any]]) -> QueueInfo:
+        def do(tx: Transaction) -> QueueInfo:
+            queues.reconfigure(tx, queue, change)
+            return inspect.queue(tx, queue)
+
+        return await self._writer.do("arrange", do)
+
+    async def record(self, queue: str, key: str, name: str) -> Record | None:
+        return await self._reader.do("record", lambda tx: record(tx, queue, key, name))
+
+    async def letters(self, wanted: LettersWanted) -> tuple[Sequence[DeadLetter], int]:
+        return await self._reader.do("letters", lambda tx: inspect.letters(tx, wanted))
+
+    async def group_places(self, group: str | None, limit: int) -> Sequence[GroupPlace]:
+        return await self._reader.do("group_places", lambda tx: inspect.group_places(tx, group, limit))
+
+    async def add_trace(self, trace: Trace) -> None:
+        await self._writer.do("add_trace", lambda tx: traces.add(tx, trace))
+
+    async def traces(self, queue: str, key: str, name: str) -> Sequence[Trace]:
+        return await self._reader.do("traces", lambda tx: traces.of_message(tx, queue, key, name))
+
+    async def traces_by_name(self, name: str, limit: int, offset: int) -> tuple[Sequence[Trace], int]:
+        return await self._reader.do("traces_by_name", lambda tx: traces.by_name(tx, name, limit, offset))
+
+    async def trace_names(self, limit: int, offset: int) -> tuple[Sequence[tuple[str, int]], int]:
+        return await self._reader.do("trace_names", lambda tx: traces.names(tx, limit, offset))
+
     # Who may come in
 
     async def add_token(self, token: Token) -> None:
@@ -283,7 +343,8 @@ class SqliteEngine:
         return connection
 
     def _begin(self, connection: apsw.Connection, careful: bool, queues: dict[str, QueueRow]) -> Transaction:
-        return Transaction(connection, micros(self._clock()), self._draw, self._watched, careful, queues)
+        now = micros(self._clock())
+        return Transaction(connection, now, self._draw, self._watched, careful, queues, self._keys)
 
     def _news(self, tx: Transaction) -> News | None:
         """The hint that a commit sends, if it has one to send and somebody listens."""

@@ -10,7 +10,7 @@ from qo.core.lease import QUEUES_LIMIT
 from qo.core.names import DEFAULT_GROUP
 from qo.stores.sqlite.advance import lapse_lost
 from qo.stores.sqlite.lanes import TIDY_REST, create_group, cursor_in, queue_to_use, rest
-from qo.stores.sqlite.moments import micros
+from qo.stores.sqlite.moments import micros, span
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
 
@@ -21,7 +21,7 @@ def join(tx: Transaction, queue: QueueRow, group: str, start: Start) -> int:
     """Register a group and give it a cursor in every lane. `new` is each lane's tail."""
     _check_start(tx, start)
     group_id = create_group(tx, queue.id, group, start)
-    tx.run(SQL.join_lanes, queue.id, group_id)
+    tx.run(SQL.join_lanes, queue.id, group_id, span(queue.settings.window))
     if start.at is not StartAt.NEW:
         for lane in tx.rows(SQL.lanes_with_messages, queue.id):
             _stand_at(tx, lane, group_id, start)

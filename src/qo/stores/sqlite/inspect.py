@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import apsw
 
 from qo.core.errors import NotFound
 from qo.core.lane import CursorState, LaneId, Start, StartAt
 from qo.core.message import MessageId, checked_id, id_text
+from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import (
     DeadLetter,
     Depth,
     Event,
     GroupInfo,
+    GroupPlace,
     Health,
     Job,
     JobState,
@@ -22,11 +25,13 @@ from qo.core.outcome import (
     QueueInfo,
     as_of,
 )
+from qo.stores.sealing import opened
 from qo.stores.sqlite.leases import read_lease
-from qo.stores.sqlite.moments import maybe_moment, moment
+from qo.stores.sqlite.moments import maybe_moment, micros, moment, span
 from qo.stores.sqlite.places import row_of
 from qo.stores.sqlite.statements import statements
-from qo.stores.sqlite.transaction import Row, Transaction, read_settings
+from qo.stores.sqlite.transaction import QueueRow, Row, Transaction, read_settings
+from qo.stores.store import LettersWanted
 
 SQL = statements("inspect")
 
@@ -58,17 +63,15 @@ def _queue(row: Row) -> QueueInfo:
 
 
 def groups(tx: Transaction, queue_name: str) -> list[GroupInfo]:
-    found = []
-    for name, start_at, start_time, created_at, claimed_at, lag in tx.rows(
-        SQL.groups, tx.existing_queue(queue_name).id
-    ):
-        start = Start(StartAt(start_at), maybe_moment(start_time))
-        found.append(
-            GroupInfo(
-                name=name, start=start, created_at=moment(created_at), claimed_at=maybe_moment(claimed_at), lag=lag
-            )
-        )
-    return found
+    return [_group(row) for row in tx.rows(SQL.groups, tx.existing_queue(queue_name).id)]
+
+
+def _group(row: Sequence[Any]) -> GroupInfo:
+    name, start_at, start_time, created_at, claimed_at, lag = row
+    start = Start(StartAt(start_at), maybe_moment(start_time))
+    return GroupInfo(
+        name=name, start=start, created_at=moment(created_at), claimed_at=maybe_moment(claimed_at), lag=lag
+    )
 
 
 def depth(tx: Transaction, queue_name: str, group: str) -> Depth:
@@ -87,6 +90,18 @@ def depth(tx: Transaction, queue_name: str, group: str) -> Depth:
         missed=missed,
         oldest_at=maybe_moment(min(ages, default=None)),
     )
+
+
+def unsettled(tx: Transaction, queue: QueueRow) -> int:
+    """How many messages the slowest group has not settled, of those groups that hold messages back."""
+    longest = delayed = 0
+    for name, _, _, created_at, claimed_at, _ in tx.rows(SQL.groups, queue.id):
+        switched_off = name == DEFAULT_GROUP and not queue.settings.default_group
+        if switched_off or (claimed_at or created_at) + span(queue.settings.group_idle) <= tx.now:
+            continue
+        found = depth(tx, queue.name, name)
+        longest, delayed = max(longest, found.ready + found.retrying + found.leased), found.delayed
+    return longest + delayed
 
 
 def _unsettled(row: Row) -> int:
@@ -129,6 +144,7 @@ def _job_of(tx: Transaction, id: MessageId) -> Job | None:
 def _job(tx: Transaction, row: Row) -> Job:
     (_, queue, kind, key, state, attempt, _, created_at, due_at, owner, lease_expires_at, heartbeat_at, started_at,
      finished_at, reason, error, result, payload, headers, id, _) = row  # fmt: skip
+    payload, said = opened(tx.opening_key, queue, payload, json.loads(headers) if headers else {})
     job = Job(
         id=id_text(id),
         queue=queue,
@@ -137,7 +153,7 @@ def _job(tx: Transaction, row: Row) -> Job:
         state=None if state is None else JobState(state),
         attempt=attempt,
         payload=payload,
-        headers=json.loads(headers) if headers else {},
+        headers=said,
         created_at=moment(created_at),
         due_at=moment(due_at),
         lease_owner=owner,
@@ -173,26 +189,44 @@ def events(tx: Transaction, id: MessageId) -> list[Event]:
 def dead(tx: Transaction, queue_name: str, group: str | None, after: str | None, limit: int) -> list[DeadLetter]:
     queue = tx.existing_queue(queue_name)
     start = b"" if after is None else checked_id("after", after)
+    return [_letter(tx, row) for row in tx.rows(SQL.dead, queue.id, start, group, limit)]
+
+
+def letters(tx: Transaction, wanted: LettersWanted) -> tuple[list[DeadLetter], int]:
+    since = None if wanted.since is None else micros(wanted.since)
+    until = None if wanted.until is None else micros(wanted.until)
+    chosen = (wanted.queue, wanted.group, wanted.key, since, until)
+    count: int = tx.value(SQL.count_letters, *chosen)
+    return [_letter(tx, row) for row in tx.rows(SQL.letters, *chosen, wanted.limit, wanted.offset)], count
+
+
+def _letter(tx: Transaction, row: Row) -> DeadLetter:
+    (id, queue, group, key, kind, priority, payload, headers, attempts, losses, reason, error, created_at,
+     died_at) = row  # fmt: skip
+    payload, said = opened(tx.opening_key, queue, payload, json.loads(headers) if headers else {})
+    return DeadLetter(
+        id=id_text(id),
+        queue=queue,
+        group=group,
+        kind=kind,
+        key=key,
+        priority=priority,
+        payload=payload,
+        headers=said,
+        attempts=attempts,
+        losses=losses,
+        reason=reason,
+        error=error,
+        created_at=moment(created_at),
+        died_at=moment(died_at),
+    )
+
+
+def group_places(tx: Transaction, group: str | None, limit: int) -> list[GroupPlace]:
     return [
-        DeadLetter(
-            id=id_text(id),
-            queue=queue_name,
-            group=group_name,
-            kind=kind,
-            key=key,
-            priority=priority,
-            payload=payload,
-            headers=json.loads(headers) if headers else {},
-            attempts=attempts,
-            losses=losses,
-            reason=reason,
-            error=error,
-            created_at=moment(created_at),
-            died_at=moment(died_at),
-        )
-        for id, group_name, key, kind, priority, payload, headers, attempts, losses, reason, error, created_at, died_at
-        in tx.rows(SQL.dead, queue.id, start, group, limit)
-    ]  # fmt: skip
+        GroupPlace(queue=queue, info=_group(row), oldest_at=maybe_moment(oldest))
+        for queue, oldest, *row in tx.rows(SQL.group_places, group, limit)
+    ]
 
 
 def health(tx: Transaction, path: str) -> Health:

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from qo.core.lane import CursorState, Filter, Start, StartAt
 from qo.core.message import NewMessage
-from qo.core.names import DEFAULT_GROUP, namespace_and_task
+from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import JobState
-from qo.core.queue import History, QueueSettings
-from qo.stores.sqlite.moments import micros, moment
+from qo.core.queue import WINDOW_FULL, History, QueueSettings
+from qo.stores.sqlite.moments import micros, moment, span
 from qo.stores.sqlite.places import place
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction, widened
@@ -74,14 +74,14 @@ class LaneName(NamedTuple):
         return cls(key, None, None) if key is not None else cls(None, kind, priority)
 
 
-def queue_to_use(tx: Transaction, name: str) -> QueueRow:
-    """The queue of that name, created with the default settings if there is none."""
-    return tx.queue(name) or create_queue(tx, name)
+def queue_to_use(tx: Transaction, name: str, new: QueueSettings | None = None) -> QueueRow:
+    """The queue of that name, created with these settings, or the default ones, if there is none."""
+    return tx.queue(name) or create_queue(tx, name, new or QueueSettings())
 
 
-def create_queue(tx: Transaction, name: str) -> QueueRow:
-    namespace, task = namespace_and_task(name)
-    queue_id = tx.insert(SQL.create_queue, name, namespace, task, "{}", tx.now)
+def create_queue(tx: Transaction, name: str, settings: QueueSettings) -> QueueRow:
+    namespace, task = settings.names(name)
+    queue_id = tx.insert(SQL.create_queue, name, namespace, task, settings_text(settings), tx.now)
     create_group(tx, queue_id, DEFAULT_GROUP, Start())
     for group, *rule, start_at, start_time in tx.rows(SQL.filters):
         if group != DEFAULT_GROUP and Filter(*rule).matches(namespace, task):
@@ -113,7 +113,7 @@ def lane_to_use(tx: Transaction, queue: QueueRow, name: LaneName) -> Lane:
     if lane is None:
         lane_id = tx.insert(SQL.create_lane, queue.id, *name, tx.now + TIDY_REST)
         lane = Lane(lane_id, *name, 0, 0, 0)
-        tx.run(SQL.create_cursors, lane_id, int(lane.keyed), queue.id)
+        tx.run(SQL.create_cursors, lane_id, int(lane.keyed), queue.id, span(queue.settings.window))
     return lane
 
 
@@ -142,7 +142,12 @@ def _grown(tx: Transaction, queue: QueueRow, lane: Lane, ids: Sequence[bytes], h
     lane.entered_at = lane.enters_at(tx.now)
     tx.run(SQL.grow, lane.id, lane.tail, lane.entered_at, tx.now + TIDY_REST)
     if lane.keyed:
-        tx.run(SQL.wake_keyed, lane.id, head.kind, head.priority, lane.entered_at, head.expires_at, head.group_id)
+        tx.run(
+            SQL.wake_keyed, lane.id, head.kind, head.priority, lane.entered_at, head.expires_at, head.group_id,
+            tx.now, lane.tail, WINDOW_FULL,
+        )  # fmt: skip
+        if queue.settings.window:
+            tx.run(SQL.wake_full, lane.id, lane.tail, WINDOW_FULL)
     else:
         tx.run(SQL.wake_open, lane.id, head.kind, head.priority, lane.entered_at, head.group_id)
     tx.hint(queue.name)
@@ -161,18 +166,19 @@ class Cursor(NamedTuple):
     attempts: int
     losses: int
     due_at: int | None
+    hold: int
 
 
 CURSOR_COLUMNS = (
-    "c.id, c.group_id, c.state, c.position, c.attempts, c.losses, c.due_at, "
+    "c.id, c.group_id, c.state, c.position, c.attempts, c.losses, c.due_at, c.hold, "
     "l.id, l.key, l.kind, l.priority, l.first, l.tail, l.entered_at"
 )
 
 
 def read_cursor(row: Row) -> Cursor:
     """From CURSOR_COLUMNS, in their order."""
-    id, group_id, state, position, attempts, losses, due_at, *lane = row
-    return Cursor(id, Lane(*lane), group_id, CursorState(state), position, attempts, losses, due_at)
+    id, group_id, state, position, attempts, losses, due_at, hold, *lane = row
+    return Cursor(id, Lane(*lane), group_id, CursorState(state), position, attempts, losses, due_at, hold)
 
 
 _CURSOR = f"SELECT {CURSOR_COLUMNS} FROM cursors c JOIN lanes l ON l.id = c.lane_id"
@@ -201,7 +207,8 @@ def rest(
     """Bring a cursor that no keyed lease holds to rest at the first deliverable message from `position` on.
 
     Skips, and messages addressed to another group, are passed. Attempts, losses
-    and a backoff belong to the message at `position` and end when it is passed.
+    and a backoff belong to the message at `position` and end when it is passed. A head
+    that was not tried yet is held back for its queue's window.
     """
     head = _next_head(tx, cursor, position)
     if head is None:
@@ -212,6 +219,8 @@ def rest(
         reached, kind, priority, entered, expires, _ = head
         if reached != position:
             attempts, losses, blocked_until = 0, 0, None
+        if cursor.hold and not attempts and not losses and cursor.lane.tail - reached < WINDOW_FULL:
+            blocked_until = max(blocked_until or 0, entered + cursor.hold)
         state = CursorState.BLOCKED if blocked_until is not None and blocked_until > tx.now else CursorState.READY
     tx.run(SQL.forget_skips, cursor.id, reached)
     if cursor.lane.keyed:

@@ -55,7 +55,9 @@ def _tell(tx: Transaction, history: History, lane_id: int, finish: Finish) -> No
 
 
 def bury(tx: Transaction, group_id: int, lane_id: int, offset: int, dead: fate.Dead) -> None:
-    """Copy a message to the dead letters of a group."""
+    """Copy a message to the dead letters of a group, if its queue keeps those."""
+    if not dead.kept:
+        return
     tx.run(SQL.bury, lane_id, offset, group_id, dead.attempts, dead.losses, dead.reason, dead.error, tx.now)
 
 
@@ -72,7 +74,7 @@ def finish_of(offset: int, end: fate.Fate, attempt: int, owner: str | None, star
     match end:
         case fate.Completed(result):
             return Finish(offset, JobState.SUCCEEDED, attempt, None, None, result, owner, started_at)
-        case fate.Dead(reason, error, attempts, _):
+        case fate.Dead(reason, error, attempts):
             return Finish(offset, JobState.FAILED, max(attempts, 1), reason, error, None, owner, started_at)
         case fate.Canceled(reason):
             return Finish(offset, JobState.CANCELED, attempt, reason, None, None, owner, started_at)
@@ -89,6 +91,6 @@ def verdict_of(end: fate.Fate) -> Verdict:
         case fate.Back():
             return Verdict.RELEASED
         case fate.Dead():
-            return Verdict.BURIED
+            return Verdict.BURIED if end.kept else Verdict.DROPPED
         case fate.Canceled():
             return Verdict.CANCELED

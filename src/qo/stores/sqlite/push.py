@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from operator import attrgetter
 
-from qo.core.errors import TooLarge
+import msgspec
+
+from qo.core.errors import QueueFull, TooLarge
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored
 from qo.stores.answers import batch_again, kept_batch, others_id
+from qo.stores.sealing import sealed
 from qo.stores.sqlite import dedupe, intake
+from qo.stores.sqlite.inspect import unsettled
 from qo.stores.sqlite.lanes import (
     Entry,
     Head,
@@ -19,7 +24,7 @@ from qo.stores.sqlite.lanes import (
     lane_to_use,
     queue_to_use,
 )
-from qo.stores.sqlite.moments import micros, span
+from qo.stores.sqlite.moments import micros, moment, span
 from qo.stores.sqlite.places import row_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
@@ -47,42 +52,81 @@ def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
     """Judge each message, then append lane by lane: few statements for all of a lane."""
     if _are_alike(messages) and not tx.careful and _push_alike(tx, messages):
         return [Stored(message.id) for message in messages]
-    answers: list[Pushed] = []
-    arrivals: Arrivals = {}
-    adorned: set[LaneKey] = set()  # lanes to which more than payloads come
-    on_the_way: set[MessageId] = set()
-    address = None
-    for message in messages:
-        queue_name, key, kind, priority = next_address = message.queue, message.key, message.kind, message.priority
-        if next_address != address:  # mostly the same as the one before
-            address = next_address
-            queue = queue_to_use(tx, queue_name)
-            limit = queue.settings.max_payload
-            lane: LaneKey = (queue_name, key, None, None) if key is not None else (queue_name, None, kind, priority)
-            arriving = arrivals.get(lane, [])
-        if len(message.payload) > limit:
-            answers.append(_too_large(queue, message))
-            continue
-        if message.dedupe is not None or message.due_at is not None or tx.careful:
-            answer, entered = _settled_before_entry(tx, queue, message, on_the_way)
-            if entered:
-                answers.append(answer)
-                continue
-        if message.headers is not None or message.ttl is not None or message.due_at is not None:
-            adorned.add(lane)
-        if not arriving:
-            arrivals[lane] = arriving  # lanes come into being in the order of their first arrivals
-        arriving.append(message)
-        answers.append(Stored(message.id))
-    for lane, arriving in arrivals.items():
-        queue = queue_to_use(tx, lane[0])
-        _append(tx, queue, lane_to_use(tx, queue, LaneName(*lane[1:])), arriving, plain=lane not in adorned)
+    batch = Batch(tx)
+    answers = [batch.judge(message) for message in messages]
+    batch.enter()
     return answers
 
 
-_what_is_said = attrgetter("queue", "kind", "priority", "key", "headers", "due_at", "ttl", "dedupe")
+class Batch:
+    """Messages that are pushed together: each is judged, then what may enter now enters, lane by lane."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._arrivals: Arrivals = {}
+        self._adorned: set[LaneKey] = set()  # lanes to which more than payloads come
+        self._on_the_way: set[MessageId] = set()
+        self._growing: set[str] = set()  # queues to which something comes
+        self._address: tuple[str, str | None, str, int] | None = None
+
+    def judge(self, message: NewMessage) -> Pushed:
+        tx = self._tx
+        self._look_at(message)
+        queue = self._queue
+        if len(message.payload) > queue.settings.max_payload:
+            return _too_large(queue, message)
+        if self._amends:
+            message = _amended(tx, queue, message)
+        if message.dedupe is not None or message.due_at is not None or tx.careful:
+            answer, entered = _settled_before_entry(tx, queue, message, self._on_the_way)
+            if entered:
+                if message.id in self._on_the_way:
+                    self._growing.add(message.queue)
+                return answer
+        if message.headers is not None or message.ttl is not None or message.due_at is not None:
+            self._adorned.add(self._lane)
+        self._growing.add(message.queue)
+        self._arrivals.setdefault(self._lane, []).append(message)  # lanes come into being in this order
+        return Stored(message.id)
+
+    def _look_at(self, message: NewMessage) -> None:
+        """Where it goes: mostly where the one before went."""
+        queue_name, key, kind, priority = address = message.queue, message.key, message.kind, message.priority
+        if address != self._address:
+            self._address = address
+            self._queue = queue_to_use(self._tx, queue_name, message.new_queue)
+            self._amends = self._queue.settings.encrypt or self._queue.settings.delay > NO_DELAY
+            self._lane: LaneKey = (
+                (queue_name, key, None, None) if key is not None else (queue_name, None, kind, priority)
+            )
+
+    def enter(self) -> None:
+        tx = self._tx
+        for lane, arriving in self._arrivals.items():
+            queue = queue_to_use(tx, lane[0])
+            _append(tx, queue, lane_to_use(tx, queue, LaneName(*lane[1:])), arriving, plain=lane not in self._adorned)
+        for name in self._growing:
+            _check_room(tx, queue_to_use(tx, name))
+
+
+def _check_room(tx: Transaction, queue: QueueRow) -> None:
+    """A push that makes a queue longer than it may be is undone as a whole."""
+    limit = queue.settings.max_size
+    if limit is not None and unsettled(tx, queue) > limit:
+        raise QueueFull(f"queue '{queue.name}' is at its max capacity of {limit} messages (setting max_size)")
+
+
+def _amended(tx: Transaction, queue: QueueRow, message: NewMessage) -> NewMessage:
+    """A message as its queue wants it: due after the queue's delay, its payload sealed."""
+    if queue.settings.delay and message.due_at is None:
+        message = msgspec.structs.replace(message, due_at=moment(tx.now + span(queue.settings.delay)))
+    return sealed(message, tx.sealing_key()) if queue.settings.encrypt else message
+
+
+_what_is_said = attrgetter("queue", "kind", "priority", "key", "headers", "due_at", "ttl", "dedupe", "new_queue")
 _payload = attrgetter("payload")
-NOTHING_MORE = (None,) * 5
+NOTHING_MORE = (None,) * 6
+NO_DELAY = timedelta(0)
 
 
 def _are_alike(messages: tuple[NewMessage, ...]) -> bool:
@@ -99,7 +143,10 @@ def _push_alike(tx: Transaction, messages: tuple[NewMessage, ...]) -> bool:
     """Append a batch of alike messages. Whether that could be done: all must be small enough, and live for ever."""
     first = messages[0]
     queue = queue_to_use(tx, first.queue)
-    if queue.settings.ttl is not None or max(map(len, map(_payload, messages))) > queue.settings.max_payload:
+    settings = queue.settings
+    if settings.ttl is not None or settings.delay or settings.encrypt or settings.max_size is not None:
+        return False
+    if max(map(len, map(_payload, messages))) > settings.max_payload:
         return False
     append_plain(tx, queue, lane_to_use(tx, queue, LaneName(None, first.kind, first.priority)), messages)
     return True

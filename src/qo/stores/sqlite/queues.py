@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from qo.core.queue import QueueSettings
 from qo.stores.sqlite.advance import lapse_lost
 from qo.stores.sqlite.groups import drop_group
 from qo.stores.sqlite.lanes import TIDY_REST, queue_to_use, settings_text
+from qo.stores.sqlite.moments import span
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
@@ -18,11 +19,30 @@ SQL = statements("queues")
 def configure(tx: Transaction, name: str, changes: Mapping[str, Any]) -> QueueSettings:
     queue = queue_to_use(tx, name)
     settings = queue.settings.changed(changes)
-    tx.run(SQL.set_settings, queue.id, settings_text(settings))
+    set_settings(tx, queue, settings)
     tx.run(SQL.tidy_soon, queue.id, tx.now + TIDY_REST)
-    tx.forget_queue(name)
-    tx.hint(name)
     return settings
+
+
+def reconfigure(tx: Transaction, name: str, change: Callable[[QueueSettings | None], Mapping[str, Any]]) -> None:
+    known = tx.queue(name)
+    configure(tx, name, change(None if known is None else known.settings))
+
+
+def set_settings(tx: Transaction, queue: QueueRow, settings: QueueSettings) -> None:
+    tx.run(SQL.set_settings, queue.id, settings_text(settings), *settings.names(queue.name))
+    if settings.window != queue.settings.window:
+        tx.run(SQL.set_hold, queue.id, span(settings.window))
+    tx.forget_queue(queue.name)
+    tx.hint(queue.name)
+
+
+def note_default_claim(tx: Transaction, queue: QueueRow) -> QueueRow:
+    """The default group claims: from now on it holds messages back, if it did not."""
+    if queue.settings.default_group:
+        return queue
+    set_settings(tx, queue, queue.settings.changed({"default_group": True}))
+    return tx.existing_queue(queue.name)
 
 
 def pause(tx: Transaction, name: str, paused: bool) -> bool:
@@ -69,3 +89,6 @@ def delete(tx: Transaction, name: str) -> bool:
 def _drop_rest(tx: Transaction, queue: QueueRow) -> None:
     for sql in (SQL.drop_settlements, SQL.drop_dedupe, SQL.drop_dead, SQL.drop_lanes, SQL.drop_queue):
         tx.run(sql, queue.id)
+    traces = statements("traces")
+    tx.run(traces.drop_names_of_queue, queue.name)
+    tx.run(traces.drop_of_queue, queue.name)

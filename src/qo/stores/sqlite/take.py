@@ -15,8 +15,10 @@ from qo.core.errors import Conflict
 from qo.core.fate import FRAGILE_LOSSES, Completed
 from qo.core.lane import LaneId
 from qo.core.lease import Delivered, Want
+from qo.core.message import SEALED
 from qo.core.outcome import JobState
 from qo.core.queue import History
+from qo.stores.sealing import opened
 from qo.stores.sqlite import outcomes
 from qo.stores.sqlite.lanes import Cursor, follow_retries, record_events, rest
 from qo.stores.sqlite.leases import offsets_text
@@ -251,7 +253,7 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
         id,
         kind,
         priority,
-        payload,
+        stored,
         headers,
         created_at,
         due_at,
@@ -260,6 +262,9 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
         _,
         retry_of,
     ), attempts, _ in taken:
+        payload, said = stored, json.loads(headers) if headers else NO_HEADERS
+        if SEALED in said:
+            payload, said = opened(tx.opening_key, queue, stored, said)
         haul.deliveries.append(
             Delivered(
                 token=token,
@@ -270,7 +275,7 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
                 key=lane.key,
                 kind=kind or lane.kind or "",
                 payload=payload,
-                headers=json.loads(headers) if headers else NO_HEADERS,
+                headers=said,
                 priority=(lane.priority or 0) if priority is None else priority,
                 attempt=attempts + 1,
                 created_at=moment(created_at),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from qo.core.names import DEFAULT_GROUP
 from qo.core.queue import QueueSettings
-from qo.stores.sqlite import dedupe
+from qo.stores.sqlite import dedupe, traces
 from qo.stores.sqlite.dedupe import UNIQUE_CHECK_REST
 from qo.stores.sqlite.groups import first_entered
 from qo.stores.sqlite.lanes import Lane, cursor_by_id, follow_retries, rest
@@ -49,6 +49,7 @@ def tidy(tx: Transaction) -> datetime | None:
     tx.run(SQL.drop_nonces, tx.now - KEEP_NONCES, ROWS_LIMIT)
     _check_dedupe(tx)
     intake_next = _drop_canceled_intake(tx)
+    trace_next = traces.drop_old(tx, ROWS_LIMIT)
     lane_next, lease_next, nonce_next, dedupe_next = tx.row(SQL.next, tx.now - KEEP_SETTLEMENTS) or (None,) * 4
     times = [
         tx.now if more else None,
@@ -57,6 +58,7 @@ def tidy(tx: Transaction) -> datetime | None:
         None if nonce_next is None else nonce_next + KEEP_NONCES,
         dedupe_next,
         intake_next,
+        trace_next,
     ]
     return maybe_moment(min((time for time in times if time is not None), default=None))
 
@@ -172,10 +174,14 @@ def _drop_settlements(tx: Transaction) -> bool:
 
 def _check_dedupe(tx: Transaction) -> None:
     for queue_id, scope, key, message_id, until, queue_name in tx.rows(SQL.dedupe, tx.now, ROWS_LIMIT):
-        if until is not None or dedupe.is_finished(tx, tx.existing_queue(queue_name), message_id):
-            tx.run(SQL.drop_dedupe, queue_id, scope, key)
-        else:
+        queue = tx.existing_queue(queue_name)
+        if until is None and not dedupe.is_finished(tx, queue, message_id):
             tx.run(SQL.check_dedupe_later, queue_id, scope, key, tx.now + UNIQUE_CHECK_REST)
+        elif scope and dedupe.exists(tx, message_id):  # it is a name, too
+            later = max(UNIQUE_CHECK_REST, span(queue.settings.retain))
+            tx.run(SQL.check_dedupe_later, queue_id, scope, key, tx.now + later)
+        else:
+            tx.run(SQL.drop_dedupe, queue_id, scope, key)
 
 
 def _drop_canceled_intake(tx: Transaction) -> int | None:

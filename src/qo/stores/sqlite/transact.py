@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from qo.core.errors import QueueFull
 from qo.core.lease import Done, Undone, Unit
 from qo.stores.answers import (
     InTheWay,
     again,
+    check_committed,
     check_pushed,
     check_settled,
     kept,
     kept_unit,
     unit_again,
 )
+from qo.stores.sqlite.commit import commit
 from qo.stores.sqlite.push import push
 from qo.stores.sqlite.settle import settle
 from qo.stores.sqlite.statements import statements
@@ -39,15 +42,20 @@ def _once(tx: Transaction, unit: Unit) -> Done | Undone:
     except InTheWay as stop:
         tx.forget()
         return stop.undone
+    except QueueFull as full:
+        tx.forget()
+        return Undone(str(full), 0)
     return done
 
 
 def _do(tx: Transaction, unit: Unit) -> Done:
     settled = settle(tx, unit.settlements)
     check_settled(settled)
+    committed = commit(tx, unit.commits)
+    check_committed(unit, committed)
     pushed = push(tx, unit.pushes)
     check_pushed(unit, pushed)
-    done = Done(tuple(settled), tuple(pushed))
+    done = Done(tuple(settled), tuple(pushed), tuple(committed))
     if unit.nonce is not None:
         tx.run(SQL.keep_nonce, unit.nonce, tx.now, kept_unit(unit, done))
     return done

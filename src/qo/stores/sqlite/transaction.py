@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import apsw
 
@@ -14,6 +14,7 @@ from qo.core.errors import NotFound
 from qo.core.message import MessageId
 from qo.core.names import DEFAULT_GROUP
 from qo.core.queue import QueueSettings
+from qo.stores.sealing import SealingKey
 from qo.stores.sqlite.moments import moment
 from qo.stores.sqlite.statements import wide
 
@@ -38,6 +39,14 @@ class QueueRow(NamedTuple):
     default_group_id: int
 
 
+class Keyring(Protocol):
+    """The keys that payloads are sealed with."""
+
+    def to_seal(self, tx: Transaction) -> SealingKey: ...
+
+    def to_open(self, tx: Transaction, id: str) -> bytes: ...
+
+
 class Transaction:
     """One transaction. Reads and writes go through here; so do hints, sent only if it commits."""
 
@@ -49,6 +58,7 @@ class Transaction:
         watched: set[MessageId],
         careful: bool,
         queues: dict[str, QueueRow],
+        keys: Keyring,
     ) -> None:
         self.now = now
         self.draw = draw
@@ -61,6 +71,7 @@ class Transaction:
         self._connection = connection
         self._execute = connection.execute
         self._queues = queues
+        self._keys = keys
 
     @property
     def time(self) -> datetime:
@@ -105,6 +116,13 @@ class Transaction:
             if step is not None:
                 fixed[step] = shared[step] + start
             self._execute(statement[rows], (*fixed, *own[start * per_row : (start + rows) * per_row]))
+
+    def sealing_key(self) -> SealingKey:
+        """The key that payloads are sealed with now."""
+        return self._keys.to_seal(self)
+
+    def opening_key(self, id: str) -> bytes:
+        return self._keys.to_open(self, id)
 
     def hint(self, queue: str) -> None:
         self.hints.add(queue)

@@ -74,7 +74,7 @@ CREATE FUNCTION qo.end_lost(q qo.queues, c qo.cursors, e qo.leases, p_offset big
 DECLARE
     v_error text := CASE WHEN p_ending = 'lost' THEN format('its lease ran out %s times', p_losses) END;
 BEGIN
-    IF p_ending = 'lost' THEN
+    IF p_ending = 'lost' AND (q.rules ->> 'dead_letters')::boolean THEN
         PERFORM qo.bury(q.id, c.group_id, c.lane_id, p_offset, p_attempts, p_losses, 'lost', v_error, p_now);
     END IF;
     PERFORM qo.finish(q, c.group_id, c.lane_id, ARRAY[p_offset],

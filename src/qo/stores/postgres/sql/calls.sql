@@ -5,7 +5,7 @@ SELECT qo.push_one($1, $2, $3, $4, $5, $6);
 SELECT qo.push_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- name: push_any
-SELECT answer, other FROM qo.push_any($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+SELECT answer, other FROM qo.push_any($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
 -- name: nonce
 SELECT answer FROM qo.nonces WHERE nonce = $1;
@@ -66,13 +66,23 @@ SELECT qo.next_tidy(coalesce($1, clock_timestamp())) - coalesce($1, clock_timest
 -- name: create_queue
 SELECT (qo.queue_to_use($1, $2)).id;
 
+-- name: create_queue_as
+SELECT (qo.queue_to_use($1, $2, $3, $4::jsonb, $5::jsonb, coalesce($6, clock_timestamp()))).id;
+
 -- name: lock_settings
 SELECT settings FROM qo.queues WHERE name = $1 FOR UPDATE;
 
 -- name: configure
-WITH changed AS (UPDATE qo.queues SET settings = $2::jsonb, rules = $3::jsonb WHERE name = $1 RETURNING id)
+WITH changed AS (UPDATE qo.queues SET settings = $2::jsonb, rules = $3::jsonb, namespace = $5, task = $6 WHERE name = $1 RETURNING id)
 SELECT qo.to_tidy(ARRAY(SELECT l.id FROM qo.lanes l JOIN changed ON l.queue_id = changed.id ORDER BY l.id), $4::timestamptz),
        qo.tell(ARRAY[$1::text]);
+
+-- name: set_hold
+-- Lanes of one queue. Heads that are held back by the window follow it.
+UPDATE qo.cursors c SET hold = $2,
+    due_at = CASE WHEN c.state = 'blocked' AND c.attempts = 0 AND c.losses = 0 THEN c.head_entered_at + make_interval(secs => $2) ELSE c.due_at END
+WHERE c.id = ANY (ARRAY(SELECT k.id FROM qo.queues q JOIN qo.lanes l ON l.queue_id = q.id JOIN qo.cursors k ON k.lane_id = l.id
+                        WHERE q.name = $1 AND k.keyed AND k.hold <> $2 ORDER BY k.id FOR UPDATE OF k));
 
 -- name: pause
 WITH changed AS (UPDATE qo.queues SET paused = $2 WHERE name = $1) SELECT qo.tell(ARRAY[$1::text]);
@@ -207,9 +217,87 @@ SELECT at, state, detail FROM qo.events WHERE message_id = $1 ORDER BY number;
 
 -- name: dead
 -- Index dead_letters_in_queue.
-SELECT d.id, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error, d.created_at, d.died_at
-FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id
+SELECT d.id, q.name, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error, d.created_at, d.died_at
+FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id JOIN qo.queues q ON q.id = d.queue_id
 WHERE d.queue_id = $1 AND d.id > $2 AND ($3::text IS NULL OR g.name = $3) ORDER BY d.id, g.name LIMIT $4;
+
+-- name: dead_letters
+-- Index dead_letters_in_queue.
+SELECT d.id, q.name, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error, d.created_at, d.died_at
+FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id JOIN qo.queues q ON q.id = d.queue_id
+WHERE ($1::text IS NULL OR q.name = $1) AND ($2::text IS NULL OR g.name = $2) AND ($3::text IS NULL OR d.key = $3)
+  AND ($4::timestamptz IS NULL OR d.died_at >= $4) AND ($5::timestamptz IS NULL OR d.died_at <= $5)
+ORDER BY d.died_at DESC, d.id DESC, g.name LIMIT $6 OFFSET $7;
+
+-- name: count_dead_letters
+SELECT count(*) FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id JOIN qo.queues q ON q.id = d.queue_id
+WHERE ($1::text IS NULL OR q.name = $1) AND ($2::text IS NULL OR g.name = $2) AND ($3::text IS NULL OR d.key = $3)
+  AND ($4::timestamptz IS NULL OR d.died_at >= $4) AND ($5::timestamptz IS NULL OR d.died_at <= $5);
+
+-- name: group_places
+-- Indexes groups (queue_id, name), cursors_busy.
+SELECT q.name, (SELECT min(coalesce(CASE WHEN c.keyed THEN c.head_entered_at END, (qo.head_from(c, qo.position_of(c))).entered_at))
+                FROM qo.cursors c WHERE c.group_id = g.id AND c.state <> 'idle'),
+       g.name, g.start_at, g.start_time, g.created_at, g.claimed_at,
+       (SELECT coalesce(sum((qo.tail_of(c.lane_id)).tail - CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END), 0)::bigint
+        FROM qo.cursors c WHERE c.group_id = g.id AND c.state <> 'idle')
+FROM qo.groups g JOIN qo.queues q ON q.id = g.queue_id
+WHERE CASE WHEN $1::text IS NULL THEN g.name <> 'default' ELSE g.name = $1 END ORDER BY g.name, q.name LIMIT $2;
+
+-- name: resolve
+SELECT lane, cursor_id, place, first, last, passed, stale FROM qo.resolve($1, $2, $3, $4, $5, coalesce($6, clock_timestamp())) ORDER BY number;
+
+-- name: seize
+SELECT qo.seize($1, $2, $3, $4, $5, $6);
+
+-- name: record
+-- Primary keys of dedupe, id_runs and messages.
+SELECT m.id, m."offset", m.kind, m.payload, m.headers, m.created_at, l.id AS lane
+FROM qo.queues q JOIN qo.lanes l ON l.queue_id = q.id AND l.key = $2
+JOIN qo.dedupe d ON d.queue_id = q.id AND d.scope = 'key:' || $2 AND d.key = $3
+CROSS JOIN LATERAL qo.place_of(d.message_id) p
+JOIN qo.messages m ON m.lane_id = p.lane_id AND m."offset" = p."offset" WHERE q.name = $1 AND p.lane_id = l.id;
+
+-- name: standings
+-- Indexes cursors_in_lane, leases_live.
+SELECT g.name, g.claimed_at, c.position, c.attempts, e.from_offset, e.to_offset, e.expires_at
+FROM qo.cursors c JOIN qo.groups g ON g.id = c.group_id LEFT JOIN qo.leases e ON e.cursor_id = c.id AND e.ended_at IS NULL
+WHERE c.lane_id = $1 ORDER BY g.name;
+
+-- name: add_trace
+WITH added AS (
+    INSERT INTO qo.traces (id, queue, key, name, group_name, names, event, data, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+    RETURNING number
+)
+INSERT INTO qo.trace_names (name, number) SELECT DISTINCT n, added.number FROM added CROSS JOIN unnest($6::text[]) n;
+
+-- name: traces
+-- Index traces_of_message.
+SELECT id, queue, key, name, group_name, names, event, data, created_at FROM qo.traces
+WHERE queue = $1 AND key = $2 AND name = $3 ORDER BY number LIMIT $4;
+
+-- name: traces_by_name
+-- Primary keys of trace_names and traces.
+SELECT t.id, t.queue, t.key, t.name, t.group_name, t.names, t.event, t.data, t.created_at
+FROM qo.trace_names n JOIN qo.traces t ON t.number = n.number WHERE n.name = $1 ORDER BY n.number DESC LIMIT $2 OFFSET $3;
+
+-- name: count_traces
+SELECT count(*) FROM qo.trace_names WHERE name = $1;
+
+-- name: trace_names
+SELECT name, count(*) FROM qo.trace_names GROUP BY name ORDER BY name LIMIT $1 OFFSET $2;
+
+-- name: count_trace_names
+SELECT count(DISTINCT name) FROM qo.trace_names;
+
+-- name: note_key
+INSERT INTO qo.sealing_keys (id, value, created_at) VALUES ($1, $2, clock_timestamp()) ON CONFLICT DO NOTHING;
+
+-- name: newest_key
+SELECT id, value FROM qo.sealing_keys WHERE value IS NOT NULL ORDER BY created_at DESC LIMIT 1;
+
+-- name: keys
+SELECT id, value FROM qo.sealing_keys;
 
 -- name: totals
 SELECT (SELECT count(*) FROM qo.queues), (SELECT count(*) FROM qo.lanes),

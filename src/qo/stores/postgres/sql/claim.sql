@@ -30,6 +30,7 @@ DECLARE
     v_name text;
     v_queue bigint;
     v_paused boolean;
+    v_rank integer;
     v_group bigint;
     v_claimed timestamptz;
     v_intake boolean := false;
@@ -48,10 +49,10 @@ BEGIN
     FOR i IN 0..jsonb_array_length(p_wants) - 1 LOOP
         v_want := p_wants -> i;
         w := (i, v_want ->> 'token', '{}', '{}', NULL, v_want ->> 'key', v_want ->> 'messages', v_want ->> 'lanes', v_want ->> 'lane_messages',
-              v_want ->> 'lease', v_want ->> 'owner', v_want ? 'auto_settle')::qo.want;
+              v_want ->> 'lease', v_want ->> 'owner', v_want ? 'auto_settle', '{}')::qo.want;
         IF v_want ? 'kinds' THEN w.kinds := ARRAY(SELECT jsonb_array_elements_text(v_want -> 'kinds')); END IF;
         FOR v_name IN SELECT jsonb_array_elements_text(v_want -> 'queues') LOOP
-            SELECT k.id, k.paused INTO v_queue, v_paused FROM qo.queues k WHERE k.name = v_name;
+            SELECT k.id, k.paused, (k.rules ->> 'priority')::integer INTO v_queue, v_paused, v_rank FROM qo.queues k WHERE k.name = v_name;
             SELECT g.id, g.claimed_at INTO v_group, v_claimed FROM qo.groups g WHERE g.queue_id = v_queue AND g.name = v_want ->> 'group';
             IF NOT FOUND AND v_want ->> 'group' <> 'default' THEN signal := 'join'; RETURN; END IF;
             CONTINUE WHEN v_paused;
@@ -59,6 +60,7 @@ BEGIN
             CONTINUE WHEN v_group IS NULL;
             w.fronts := w.fronts || v_group;
             w.queues := w.queues || v_queue;
+            w.ranks := w.ranks || v_rank;
             v_lapse := v_lapse OR EXISTS (SELECT FROM qo.leases e WHERE e.group_id = v_group AND e.ended_at IS NULL AND e.expires_at <= p_now);
             v_lapse := v_lapse OR EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = v_group AND k.due_at <= p_now AND k.due_at IS NOT NULL);
             unnoted := unnoted OR qo.is_unnoted(v_claimed, p_now);
@@ -239,25 +241,28 @@ BEGIN
         END IF;
     END IF;
     IF w.key IS NOT NULL THEN
-        SELECT array_agg(c.id ORDER BY c.head_priority DESC, c.head_entered_at, c.lane_id) INTO ids
-        FROM unnest(w.queues, w.fronts) AS f (queue, grp)
+        SELECT array_agg(c.id ORDER BY f.rank DESC, c.head_priority DESC, c.head_entered_at, c.lane_id) INTO ids
+        FROM unnest(w.queues, w.fronts, w.ranks) AS f (queue, grp, rank)
         JOIN qo.lanes l ON l.queue_id = f.queue AND l.key = w.key JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = f.grp
         WHERE c.state = 'ready' AND c.head_kind IS NOT NULL AND (w.kinds IS NULL OR c.head_kind = ANY (w.kinds)) AND c.id <> ALL (p_passed);
     ELSIF NOT p_keyed THEN
-        SELECT array_agg(o.id ORDER BY o.priority DESC, o.entered_at, o.lane_id) INTO ids
+        SELECT array_agg(o.id ORDER BY o.rank DESC, o.priority DESC, o.entered_at, o.lane_id) INTO ids
         FROM qo.open_heads(w, p_fragile, p_now) o WHERE o.id <> ALL (p_passed);
     ELSE
-        SELECT array_agg(k.id ORDER BY k.priority DESC, k.entered_at, k.lane_id), array_agg(k.keyed ORDER BY k.priority DESC, k.entered_at, k.lane_id)
+        SELECT array_agg(k.id ORDER BY k.rank DESC, k.priority DESC, k.entered_at, k.lane_id),
+               array_agg(k.keyed ORDER BY k.rank DESC, k.priority DESC, k.entered_at, k.lane_id)
         INTO ids, keyed FROM (
-            SELECT c.id, c.head_priority AS priority, c.head_entered_at AS entered_at, c.lane_id, true AS keyed FROM unnest(w.fronts) g CROSS JOIN LATERAL (
-                SELECT * FROM qo.cursors o WHERE w.kinds IS NULL AND o.group_id = g AND o.keyed AND o.state = 'ready' AND o.head_kind IS NOT NULL
+            SELECT c.id, f.rank, c.head_priority AS priority, c.head_entered_at AS entered_at, c.lane_id, true AS keyed
+            FROM unnest(w.fronts, w.ranks) AS f (g, rank) CROSS JOIN LATERAL (
+                SELECT * FROM qo.cursors o WHERE w.kinds IS NULL AND o.group_id = f.g AND o.keyed AND o.state = 'ready' AND o.head_kind IS NOT NULL
                 ORDER BY o.head_priority DESC, o.head_entered_at, o.lane_id LIMIT v_limit) c
             UNION ALL
-            SELECT c.id, c.head_priority, c.head_entered_at, c.lane_id, true FROM unnest(w.fronts) g CROSS JOIN unnest(w.kinds) kind CROSS JOIN LATERAL (
-                SELECT * FROM qo.cursors o WHERE o.group_id = g AND o.head_kind = kind AND o.keyed AND o.state = 'ready'
+            SELECT c.id, f.rank, c.head_priority, c.head_entered_at, c.lane_id, true
+            FROM unnest(w.fronts, w.ranks) AS f (g, rank) CROSS JOIN unnest(w.kinds) kind CROSS JOIN LATERAL (
+                SELECT * FROM qo.cursors o WHERE o.group_id = f.g AND o.head_kind = kind AND o.keyed AND o.state = 'ready'
                 ORDER BY o.head_priority DESC, o.head_entered_at, o.lane_id LIMIT v_limit) c
             UNION ALL
-            SELECT o.id, o.priority, o.entered_at, o.lane_id, false FROM qo.open_heads(w, p_fragile, p_now) o
+            SELECT o.id, o.rank, o.priority, o.entered_at, o.lane_id, false FROM qo.open_heads(w, p_fragile, p_now) o
         ) k WHERE k.id <> ALL (p_passed);
     END IF;
     ids := coalesce(ids, '{}');
@@ -281,12 +286,12 @@ END $$;
 -- Open lanes to take from, with their heads. A head is the first due retry, else the first fresh message; a lane that has
 -- only messages to be passed is listed too, so that they are; so is one that has none, left ready by someone who could not look.
 CREATE FUNCTION qo.open_heads(w qo.want, p_fragile boolean, p_now timestamptz)
-RETURNS TABLE (id bigint, priority integer, entered_at timestamptz, lane_id bigint) LANGUAGE sql STABLE AS $$
-    SELECT c.id, c.head_priority, coalesce(r.entered_at, m.entered_at, p.entered_at), c.lane_id
-    FROM unnest(w.fronts) g
-    CROSS JOIN LATERAL (SELECT o.* FROM qo.cursors o WHERE o.group_id = g AND NOT o.keyed AND o.state = 'ready'
+RETURNS TABLE (id bigint, rank integer, priority integer, entered_at timestamptz, lane_id bigint) LANGUAGE sql STABLE AS $$
+    SELECT c.id, f.rank, c.head_priority, coalesce(r.entered_at, m.entered_at, p.entered_at), c.lane_id
+    FROM unnest(w.fronts, w.ranks) AS f (g, rank)
+    CROSS JOIN LATERAL (SELECT o.* FROM qo.cursors o WHERE o.group_id = f.g AND NOT o.keyed AND o.state = 'ready'
                         UNION SELECT o.* FROM qo.cursors o WHERE o.id IN (SELECT t.cursor_id FROM qo.retries t
-                            WHERE t.group_id = g AND t.token IS NULL AND t.due_at <= p_now AND (t.losses < 2 OR p_fragile))) c
+                            WHERE t.group_id = f.g AND t.token IS NULL AND t.due_at <= p_now AND (t.losses < 2 OR p_fragile))) c
     CROSS JOIN LATERAL (SELECT greatest(c.position, (SELECT e.last FROM qo.leases e WHERE e.cursor_id = c.id AND e.epoch = c.epoch
                                                      ORDER BY e.last DESC LIMIT 1)) AS position) at
     LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.retries t WHERE t.cursor_id = c.id AND t.token IS NULL AND t.due_at <= p_now
@@ -349,6 +354,10 @@ BEGIN
     IF p_unnoted THEN
         v_groups := ARRAY(SELECT DISTINCT g.id FROM unnest(p_resolved) x CROSS JOIN unnest(x.fronts) f JOIN qo.groups g ON g.id = f
                           WHERE qo.is_unnoted(g.claimed_at, p_now) ORDER BY g.id);
+        -- The default group claims: from now on it holds messages back, if it did not.
+        UPDATE qo.queues q SET rules = q.rules || '{"default_group": true}', settings = q.settings - 'default_group'
+        WHERE q.id IN (SELECT k.id FROM unnest(v_groups) g JOIN qo.groups o ON o.id = g AND o.name = 'default' JOIN qo.queues k ON k.id = o.queue_id
+                       WHERE k.rules ->> 'default_group' = 'false' ORDER BY k.id FOR UPDATE OF k SKIP LOCKED);
         UPDATE qo.groups g SET claimed_at = p_now WHERE g.id IN (SELECT l.id FROM qo.groups l WHERE l.id = ANY (v_groups) ORDER BY l.id FOR UPDATE SKIP LOCKED);
     END IF;
     IF cardinality(v_finished) > 0 THEN PERFORM qo.to_tidy(v_finished, p_now); END IF;

@@ -14,8 +14,9 @@ BEGIN
     ON CONFLICT (queue_id, name) DO NOTHING RETURNING id INTO v_group;
     IF v_group IS NULL THEN RETURN false; END IF;
     PERFORM FROM qo.lanes WHERE queue_id = q.id ORDER BY id FOR UPDATE;
-    INSERT INTO qo.cursors (lane_id, group_id, keyed, position)
-    SELECT l.id, v_group, l.key IS NOT NULL, (qo.tail_of(l.id)).tail FROM qo.lanes l WHERE l.queue_id = q.id ORDER BY l.id;
+    INSERT INTO qo.cursors (lane_id, group_id, keyed, position, hold)
+    SELECT l.id, v_group, l.key IS NOT NULL, (qo.tail_of(l.id)).tail, CASE WHEN l.key IS NULL THEN 0 ELSE (q.rules ->> 'window')::double precision END
+    FROM qo.lanes l WHERE l.queue_id = q.id ORDER BY l.id;
     IF p_start <> 'new' THEN
         FOR c IN SELECT k.* FROM qo.cursors k JOIN qo.lanes l ON l.id = k.lane_id WHERE k.group_id = v_group AND l.first < k.position ORDER BY k.id LOOP
             PERFORM qo.stand_at(c, p_start, p_time, NULL, v_now);
@@ -187,6 +188,8 @@ BEGIN
         PERFORM qo.append(q, v_lanes[n], d.key IS NOT NULL, p_news[n], d.kind, d.priority, d.payload, d.headers, v_now, NULL,
                           qo.life(q, NULL, NULL, v_now), p_group, d.id, v_now);
         DELETE FROM qo.dead_letters WHERE group_id = p_group AND id = p_olds[n];
+        UPDATE qo.dedupe x SET message_id = p_news[n]   -- the name of the old message is the new one's
+        WHERE x.queue_id = q.id AND x.scope = 'key:' || d.key AND x.key = d.headers::json ->> 'qo-transaction' AND x.message_id = d.id;
     END LOOP;
     PERFORM qo.to_tidy(ARRAY(SELECT DISTINCT unnest(v_lanes)), v_now);
     PERFORM qo.tell(ARRAY[p_queue]);

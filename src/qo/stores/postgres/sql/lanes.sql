@@ -13,14 +13,22 @@ CREATE FUNCTION qo.queue_to_use(p_name text, p_now timestamptz) RETURNS qo.queue
 DECLARE
     q qo.queues;
     v_dot integer := strpos(p_name, '.');
-    v_namespace text := CASE WHEN v_dot > 0 THEN left(p_name, v_dot - 1) ELSE '' END;
-    v_task text := CASE WHEN v_dot > 0 THEN substr(p_name, v_dot + 1) ELSE '' END;
-    v_group bigint;
 BEGIN
     SELECT * INTO q FROM qo.queues WHERE name = p_name;
     IF FOUND THEN RETURN q; END IF;
-    INSERT INTO qo.queues (name, namespace, task, rules, created_at)
-    SELECT p_name, v_namespace, v_task, rules, p_now FROM qo.defaults
+    RETURN qo.queue_to_use(p_name, CASE WHEN v_dot > 0 THEN left(p_name, v_dot - 1) ELSE '' END,
+                           CASE WHEN v_dot > 0 THEN substr(p_name, v_dot + 1) ELSE '' END, '{}', (SELECT rules FROM qo.defaults), p_now);
+END $$;
+
+-- The queue of that name, created as is said here if there is none.
+CREATE FUNCTION qo.queue_to_use(p_name text, p_namespace text, p_task text, p_settings jsonb, p_rules jsonb, p_now timestamptz)
+RETURNS qo.queues LANGUAGE plpgsql AS $$
+DECLARE
+    q qo.queues;
+    v_group bigint;
+BEGIN
+    INSERT INTO qo.queues (name, namespace, task, settings, rules, created_at)
+    VALUES (p_name, p_namespace, p_task, p_settings, p_rules, p_now)
     ON CONFLICT (name) DO NOTHING RETURNING * INTO q;
     IF NOT FOUND THEN
         SELECT * INTO STRICT q FROM qo.queues WHERE name = p_name;
@@ -30,7 +38,7 @@ BEGIN
     UPDATE qo.queues SET default_group_id = v_group WHERE id = q.id RETURNING * INTO q;
     INSERT INTO qo.groups (queue_id, name, start_at, start_time, created_at)
     SELECT DISTINCT ON (f.name) q.id, f.name, f.start_at, f.start_time, p_now FROM qo.group_filters f
-    WHERE f.name <> 'default' AND coalesce(f.namespace = v_namespace, true) AND coalesce(f.task = v_task, true)
+    WHERE f.name <> 'default' AND coalesce(f.namespace = p_namespace, true) AND coalesce(f.task = p_task, true)
     ORDER BY f.name, f.id;
     PERFORM qo.tell(ARRAY[p_name]);
     RETURN q;
@@ -69,8 +77,9 @@ BEGIN
         ORDER BY u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END, CASE WHEN u.key IS NULL THEN u.priority END, u.n
         ON CONFLICT DO NOTHING RETURNING *
     )
-    INSERT INTO qo.cursors (lane_id, group_id, keyed, position, head_kind, head_priority)
-    SELECT m.id, g.id, m.key IS NOT NULL, 0, m.kind, m.priority FROM made m JOIN qo.groups g ON g.queue_id = m.queue_id ORDER BY m.id, g.id;
+    INSERT INTO qo.cursors (lane_id, group_id, keyed, position, head_kind, head_priority, hold)
+    SELECT m.id, g.id, m.key IS NOT NULL, 0, m.kind, m.priority, CASE WHEN m.key IS NULL THEN 0 ELSE (q.rules ->> 'window')::double precision END
+    FROM made m JOIN qo.groups g ON g.queue_id = m.queue_id JOIN qo.queues q ON q.id = m.queue_id ORDER BY m.id, g.id;
     RETURN qo.find_lanes(p_queues, p_keys, p_kinds, p_priorities);
 END $$;
 
@@ -138,7 +147,8 @@ BEGIN
 END $$;
 
 -- Bring a cursor, which the caller has locked, to rest at the first deliverable message from a position on.
--- Attempts, losses and a backoff belong to the message at that position and end when it is passed. Idle is decided
+-- Attempts, losses and a backoff belong to the message at that position and end when it is passed. One that was not tried
+-- yet is held back for its queue's window, unless 100 wait. Idle is decided
 -- under the lane's lock alone; if that is taken, the cursor stays ready and whoever claims next looks again. An open
 -- cursor only becomes ready or idle here: its leases say where it stands.
 CREATE FUNCTION qo.rest(c qo.cursors, p_position bigint, p_attempts integer, p_losses integer, p_blocked timestamptz,
@@ -162,6 +172,9 @@ BEGIN
         p_attempts := 0; p_losses := 0; p_blocked := NULL;
     END IF;
     v_position := coalesce(m."offset", v_position);
+    IF c.hold > 0 AND m.id IS NOT NULL AND p_attempts = 0 AND p_losses = 0 AND (qo.tail_of(c.lane_id)).tail - m."offset" < 100 THEN
+        p_blocked := greatest(p_blocked, m.entered_at + make_interval(secs => c.hold));   -- its queue's window
+    END IF;
     IF p_blocked > p_now THEN v_state := 'blocked'; END IF;
     IF c.keyed THEN
         DELETE FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" < v_position;

@@ -39,7 +39,18 @@ BEGIN
         OR EXISTS (SELECT FROM qo.skips WHERE cursor_id = c.id AND "offset" = v_place."offset");
 END $$;
 
--- Wake the idle cursors of lanes that have grown. Answers how many there were.
+-- Wake the cursors of lanes that are held back by their queue's window, and in which enough wait now. One that others have
+-- locked is left to them: they bring it to rest, and see.
+CREATE FUNCTION qo.wake_full(p_lanes bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE qo.cursors c SET state = 'ready',
+        due_at = (SELECT m.expires_at FROM qo.messages m WHERE m.lane_id = c.lane_id AND m."offset" = c.position)
+    WHERE c.id = ANY (ARRAY(
+        SELECT k.id FROM qo.cursors k WHERE k.lane_id = ANY (p_lanes) AND k.state = 'blocked' AND k.hold > 0 AND k.attempts = 0 AND k.losses = 0
+        AND (qo.tail_of(k.lane_id)).tail - k.position >= 100 ORDER BY k.id FOR UPDATE SKIP LOCKED));
+END $$;
+
+-- Wake the idle cursors of lanes that have grown, or have them wait for the end of their queue's window. Answers how many there were.
 CREATE FUNCTION qo.wake(p_lanes bigint[], p_kinds text[], p_priorities integer[], p_entered timestamptz[], p_expires timestamptz[],
                         p_group bigint) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -48,8 +59,10 @@ BEGIN
     v_idle := ARRAY(SELECT id FROM qo.cursors WHERE lane_id = ANY (p_lanes) AND state = 'idle'
                     AND (p_group IS NULL OR group_id = p_group) ORDER BY id FOR UPDATE);
     IF cardinality(v_idle) = 0 THEN RETURN 0; END IF;
-    UPDATE qo.cursors c SET state = 'ready', head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered,
-        due_at = CASE WHEN c.keyed THEN h.expires END
+    UPDATE qo.cursors c SET head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered,
+        state = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < 100 THEN 'blocked' ELSE 'ready' END,
+        due_at = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < 100 THEN h.entered + make_interval(secs => c.hold)
+                      WHEN c.keyed THEN h.expires END
     FROM unnest(p_lanes, p_kinds, p_priorities, p_entered, p_expires) AS h (lane, kind, priority, entered, expires)
     WHERE c.id = ANY (v_idle) AND c.lane_id = h.lane;
     RETURN cardinality(v_idle);
@@ -76,7 +89,7 @@ BEGIN
         IF q.name IS DISTINCT FROM p_queues[i] THEN
             q := qo.queue_to_use(p_queues[i], coalesce(p_now, clock_timestamp()));
             v_limit := least(v_limit, (q.rules ->> 'max_payload')::bigint);
-            IF q.rules ->> 'history' = 'full' OR q.rules ->> 'ttl' IS NOT NULL THEN RETURN 'adorned'; END IF;
+            IF q.rules ->> 'adorned' = 'true' THEN RETURN 'adorned'; END IF;
         END IF;
         v_queues[i] := q.id;
     END LOOP;
@@ -132,8 +145,7 @@ DECLARE
     v_entered timestamptz;
 BEGIN
     SELECT l.id INTO v_lane FROM qo.queues q JOIN qo.lanes l ON l.queue_id = q.id AND l.kind = p_kind AND l.priority = p_priority AND l.key IS NULL
-    WHERE q.name = p_queue AND octet_length(p_payload) <= (q.rules ->> 'max_payload')::bigint AND q.rules ->> 'history' <> 'full'
-      AND q.rules ->> 'ttl' IS NULL;
+    WHERE q.name = p_queue AND octet_length(p_payload) <= (q.rules ->> 'max_payload')::bigint AND q.rules ->> 'adorned' = 'false';
     IF NOT FOUND OR EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= p_id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= p_id) THEN
         RETURN false;
     END IF;
@@ -192,7 +204,8 @@ RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
     d qo.dedupe;
     v_key text := p_dedupe ->> 'key';
-    v_until timestamptz := p_now + make_interval(secs => (p_dedupe ->> 'window')::double precision);
+    v_until timestamptz := p_now + make_interval(secs => (CASE WHEN p_dedupe ? 'as_queue' THEN q.rules ->> 'dedupe_window'
+                                                               ELSE p_dedupe ->> 'window' END)::double precision);
     v_check timestamptz := coalesce(v_until, p_now + interval '1 hour');
     v_finished boolean;
 BEGIN
@@ -266,14 +279,30 @@ BEGIN
     RETURN v_same;
 END $$;
 
+-- How many messages the slowest group of a queue has not settled, of those groups that hold messages back.
+CREATE FUNCTION qo.unsettled(q qo.queues, p_now timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT (SELECT count(*) FROM qo.intake i WHERE i.queue = q.name AND i.canceled_at IS NULL) + coalesce((
+        SELECT max((SELECT coalesce(sum((qo.tail_of(c.lane_id)).tail - CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END
+                                        - (SELECT count(*) FROM qo.skips s WHERE s.cursor_id = c.id)), 0)
+                    FROM qo.cursors c WHERE c.group_id = g.id AND c.state <> 'idle')
+                 + (SELECT count(*) FROM qo.retries r WHERE r.group_id = g.id AND r.token IS NULL)
+                 + (SELECT coalesce(sum(e.to_offset - e.from_offset), 0) FROM qo.leases e WHERE e.group_id = g.id AND e.ended_at IS NULL))
+        FROM qo.groups g WHERE g.queue_id = q.id
+          AND coalesce(g.claimed_at, g.created_at) + make_interval(secs => (q.rules ->> 'group_idle')::double precision) > p_now
+          AND (g.id <> q.default_group_id OR (q.rules ->> 'default_group')::boolean)), 0)::bigint;
+$$;
+
 -- Push anything, message by message. Lanes are created in the order of first arrivals, and locked by id before offsets
 -- are given out. Answers for each message: 'stored', 'duplicate' and the first one's id, 'too large' and the limit, or 'known',
--- if its id is that of another message.
+-- if its id is that of another message. Raises, and nothing is done: `qo: new`, if a queue is missing that the caller wants to
+-- create itself (`p_own`); `qo: seal`, if a queue's payloads must be sealed and one is not; `qo: full`.
 CREATE FUNCTION qo.push_any(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_ids uuid[], p_payloads bytea[],
-                        p_headers text[], p_dues timestamptz[], p_ttls double precision[], p_dedupes jsonb[], p_now timestamptz)
+                        p_headers text[], p_dues timestamptz[], p_ttls double precision[], p_dedupes jsonb[], p_own text[], p_now timestamptz)
 RETURNS TABLE (answer text, other text) LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_name text;
+    v_coming bigint[] := '{}';      -- queues to which something comes, and which may be full
     v_count integer := cardinality(p_ids);
     v_enters boolean[] := array_fill(false, ARRAY[v_count]);
     v_on_the_way uuid[] := '{}';
@@ -288,12 +317,24 @@ DECLARE
     i integer;
     q qo.queues;
 BEGIN
+    IF cardinality(p_own) > 0 THEN
+        SELECT n INTO v_name FROM unnest(p_own) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n) LIMIT 1;
+        IF FOUND THEN RAISE EXCEPTION 'qo: new %', v_name; END IF;
+    END IF;
+    -- One push at a time is weighed against a queue's size.
+    PERFORM FROM qo.queues k WHERE k.name = ANY (p_queues) AND k.rules ->> 'max_size' IS NOT NULL ORDER BY k.id FOR NO KEY UPDATE;
     IF v_count > 1 OR p_keys[1] IS NOT NULL THEN
         PERFORM qo.lock_keys_of(p_queues, p_keys, p_kinds, p_priorities, p_dedupes, v_now);
     END IF;
     FOR i IN 1..v_count LOOP
         IF q.name IS DISTINCT FROM p_queues[i] THEN q := qo.queue_to_use(p_queues[i], v_now); END IF;
         answer := 'stored'; other := NULL;
+        IF q.rules ->> 'encrypt' = 'true' AND NOT coalesce(p_headers[i]::jsonb ? 'qo-sealed', false) THEN
+            RAISE EXCEPTION 'qo: seal %', q.name;
+        END IF;
+        IF p_dues[i] IS NULL AND (q.rules ->> 'delay')::double precision > 0 THEN
+            p_dues[i] := v_now + make_interval(secs => (q.rules ->> 'delay')::double precision);
+        END IF;
         IF octet_length(p_payloads[i]) > (q.rules ->> 'max_payload')::bigint THEN
             answer := 'too large'; other := q.rules ->> 'max_payload';
         ELSIF p_ids[i] = ANY (v_on_the_way) THEN
@@ -312,6 +353,7 @@ BEGIN
                 answer := 'known';
             ELSIF v_first IS NULL AND v_repeat IS NULL THEN
                 v_on_the_way := v_on_the_way || p_ids[i];
+                IF q.rules ->> 'max_size' IS NOT NULL THEN v_coming := v_coming || q.id; END IF;
                 IF p_dues[i] > v_now THEN
                     INSERT INTO qo.intake (id, queue, key, kind, priority, payload, headers, created_at, due_at, ttl)
                     VALUES (p_ids[i], p_queues[i], p_keys[i], p_kinds[i], p_priorities[i], p_payloads[i], p_headers[i], v_now,
@@ -343,8 +385,12 @@ BEGIN
             v_told := qo.append(q, v_lanes[v_number], p_keys[i] IS NOT NULL, p_ids[i], p_kinds[i], p_priorities[i], p_payloads[i],
                                 p_headers[i], v_now, p_dues[i], qo.life(q, p_ttls[i], p_dues[i], v_now), NULL, NULL, v_now) OR v_told;
         END LOOP;
+        IF EXISTS (SELECT FROM qo.cursors k WHERE k.lane_id = ANY (v_lanes) AND k.hold > 0) THEN PERFORM qo.wake_full(v_lanes); v_told := true; END IF;
         PERFORM qo.to_tidy(ARRAY(SELECT DISTINCT unnest(v_lanes)), v_now);
     END IF;
+    FOR q IN SELECT * FROM qo.queues k WHERE k.id = ANY (v_coming) LOOP
+        IF qo.unsettled(q, v_now) > (q.rules ->> 'max_size')::bigint THEN RAISE EXCEPTION 'qo: full %', q.name; END IF;
+    END LOOP;
     IF v_told THEN PERFORM qo.tell(ARRAY(SELECT DISTINCT unnest(p_queues))); END IF;
 END $$;
 
@@ -407,6 +453,7 @@ BEGIN
         CONTINUE WHEN NOT FOUND;
         v_told := qo.enter(q, v_rows[n], v_lanes[n], v_now) OR v_told;
     END LOOP;
+    IF q.rules ->> 'window' <> '0.0' THEN PERFORM qo.wake_full(v_lanes); END IF;
     IF v_told THEN PERFORM qo.tell(ARRAY[p_queue]); END IF;
     PERFORM qo.to_tidy(v_lanes, v_now);
     RETURN cardinality(v_rows) = p_limit;

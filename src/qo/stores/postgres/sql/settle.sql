@@ -5,7 +5,7 @@
 CREATE TYPE qo.report AS (
     number integer,
     "offset" bigint,
-    what text,                      -- complete, fail, release, bury
+    what text,                      -- complete, fail, release, retry (what is before it is done, this is given back), bury
     error text,
     after double precision,         -- seconds; NULL: as the queue's policy says
     result bytea,
@@ -89,7 +89,8 @@ BEGIN
     ELSIF i.what = 'bury' THEN
         verdict := 'buried'; reason := 'buried'; attempts := p_attempts + 1;
     ELSIF i.what = 'fail' AND p_attempts + 1 >= (q.rules -> 'retry' ->> 'attempts')::integer THEN
-        verdict := 'buried'; reason := 'failed'; attempts := p_attempts + 1;
+        verdict := CASE WHEN (q.rules ->> 'dead_letters')::boolean THEN 'buried' ELSE 'dropped' END;
+        reason := 'failed'; attempts := p_attempts + 1;
     ELSIF v_expired THEN
         verdict := 'canceled'; reason := 'expired';
     ELSIF i.what = 'fail' THEN
@@ -107,9 +108,9 @@ BEGIN
     IF f.verdict = 'buried' THEN
         PERFORM qo.bury(q.id, c.group_id, c.lane_id, i."offset", f.attempts, f.losses, f.reason, coalesce(i.error, ''), p_now);
     END IF;
-    PERFORM qo.finish(q, c.group_id, c.lane_id, ARRAY[i."offset"], ARRAY[CASE WHEN f.verdict = 'buried' THEN 'failed' ELSE 'canceled' END],
-                      ARRAY[CASE WHEN f.verdict = 'buried' THEN greatest(f.attempts, 1) ELSE p_attempts + 1 END], ARRAY[f.reason],
-                      ARRAY[CASE WHEN f.verdict = 'buried' THEN coalesce(i.error, '') END], '{}', e.owner,
+    PERFORM qo.finish(q, c.group_id, c.lane_id, ARRAY[i."offset"], ARRAY[CASE WHEN f.verdict = 'canceled' THEN 'canceled' ELSE 'failed' END],
+                      ARRAY[CASE WHEN f.verdict = 'canceled' THEN p_attempts + 1 ELSE greatest(f.attempts, 1) END], ARRAY[f.reason],
+                      ARRAY[CASE WHEN f.verdict <> 'canceled' THEN coalesce(i.error, '') END], '{}', e.owner,
                       ARRAY[(e.started ->> i."offset"::text)::timestamptz], p_now);
 END $$;
 
@@ -398,12 +399,12 @@ BEGIN
                    AND EXISTS (SELECT FROM qo.retries t WHERE t.cursor_id = x.cursor_id AND t.token = x.token)) AS over
         FROM unnest(p_tokens, p_lanes, p_done) WITH ORDINALITY AS i (token, lane, done, n)
         CROSS JOIN LATERAL (SELECT * FROM qo.leases y WHERE y.token = i.token AND y.lane_id = i.lane LIMIT 1) x
-        CROSS JOIN LATERAL (SELECT y.keyed, y.attempts FROM qo.cursors y WHERE y.id = x.cursor_id LIMIT 1) c
+        CROSS JOIN LATERAL (SELECT y.keyed, y.attempts, y.hold FROM qo.cursors y WHERE y.id = x.cursor_id LIMIT 1) c
         CROSS JOIN LATERAL (SELECT y.default_group_id, y.rules ->> 'history' AS history FROM qo.queues y
                             WHERE y.id = (SELECT l.queue_id FROM qo.lanes l WHERE l.id = x.lane_id) LIMIT 1) q
         WHERE NOT x.at_delivery AND x.ended_at IS NULL AND x.expires_at > v_now AND i.done <@ int8range(x.from_offset, x.to_offset)
           AND NOT i.done && x.settled AND (q.history <> 'full' OR x.group_id <> q.default_group_id)
-          AND (NOT c.keyed OR (i.done = int8multirange(int8range(x.from_offset, x.to_offset)) AND NOT EXISTS (
+          AND (NOT c.keyed OR (c.hold = 0 AND i.done = int8multirange(int8range(x.from_offset, x.to_offset)) AND NOT EXISTS (
               SELECT FROM qo.skips k WHERE k.cursor_id = x.cursor_id AND k."offset" >= x.from_offset AND k."offset" < x.to_offset)))
     LOOP
         v_count := v_count + 1;

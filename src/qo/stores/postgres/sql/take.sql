@@ -13,7 +13,8 @@ CREATE TYPE qo.want AS (
     lane_messages integer,
     lease double precision,
     owner text,
-    at_delivery boolean
+    at_delivery boolean,
+    ranks integer[]         -- of which priority each queue is
 );
 
 -- What a claim took, in the order in which it is delivered: of one lane, or the heads of many. Lists are as long as

@@ -199,12 +199,18 @@ BEGIN
     FOR d IN SELECT * FROM qo.dedupe x WHERE x.checked_at <= v_now ORDER BY x.queue_id, x.scope, x.key LIMIT p_rows FOR UPDATE SKIP LOCKED LOOP
         SELECT * INTO q FROM qo.queues k WHERE k.id = d.queue_id;
         v_finished := q.id IS NULL OR d.until IS NOT NULL OR coalesce(qo.is_finished(q, d.message_id, v_now), false);
-        IF v_finished THEN
+        IF v_finished AND q.id IS NOT NULL AND d.scope <> '' AND ((qo.place_of(d.message_id)).lane_id IS NOT NULL
+                OR EXISTS (SELECT FROM qo.intake i WHERE i.id = d.message_id)) THEN     -- it is a name, too
+            UPDATE qo.dedupe x SET checked_at = v_now + greatest(interval '1 hour', make_interval(secs => (q.rules ->> 'retain')::double precision))
+            WHERE x.queue_id = d.queue_id AND x.scope = d.scope AND x.key = d.key;
+        ELSIF v_finished THEN
             DELETE FROM qo.dedupe x WHERE x.queue_id = d.queue_id AND x.scope = d.scope AND x.key = d.key;
         ELSE
             UPDATE qo.dedupe x SET checked_at = v_now + interval '1 hour' WHERE x.queue_id = d.queue_id AND x.scope = d.scope AND x.key = d.key;
         END IF;
     END LOOP;
+    DELETE FROM qo.traces t WHERE t.number IN (SELECT o.number FROM qo.traces o WHERE o.created_at <= v_now - interval '7 days'
+                                               ORDER BY o.created_at LIMIT p_rows);
     RETURN v_more;
 END $$;
 
@@ -216,7 +222,8 @@ CREATE FUNCTION qo.next_tidy(p_now timestamptz) RETURNS timestamptz LANGUAGE sql
                  (SELECT min(until) FROM qo.watched),
                  (SELECT min(i.canceled_at + make_interval(secs => (k.rules ->> 'retain')::double precision))
                   FROM qo.intake i JOIN qo.queues k ON k.name = i.queue WHERE i.canceled_at IS NOT NULL),
-                 (SELECT min(checked_at) FROM qo.dedupe));
+                 (SELECT min(checked_at) FROM qo.dedupe),
+                 (SELECT min(created_at) FROM qo.traces) + interval '7 days');
 $$;
 
 -- Remove every message of a queue, for every group. Offsets go on where they were. How many there were.
@@ -291,6 +298,7 @@ BEGIN
     DELETE FROM qo.lanes WHERE id = ANY (v_lanes);
     DELETE FROM qo.dedupe WHERE queue_id = q.id;
     DELETE FROM qo.dead_letters WHERE queue_id = q.id;
+    DELETE FROM qo.traces WHERE queue = q.name;
     DELETE FROM qo.queues WHERE id = q.id;
     RETURN true;
 END $$;

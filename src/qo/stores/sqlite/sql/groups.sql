@@ -1,6 +1,7 @@
 -- name: join_lanes
 -- Index lanes_keyed, lanes_open by queue. Cursors of lanes with messages are brought to rest one by one.
-INSERT INTO cursors (lane_id, group_id, keyed, position) SELECT id, ?2, key IS NOT NULL, tail FROM lanes WHERE queue_id = ?1;
+INSERT INTO cursors (lane_id, group_id, keyed, position, hold)
+SELECT id, ?2, key IS NOT NULL, tail, iif(key IS NULL, 0, ?3) FROM lanes WHERE queue_id = ?1;
 
 -- name: lanes_with_messages
 -- Lanes of one queue.

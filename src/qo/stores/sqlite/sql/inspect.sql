@@ -68,10 +68,33 @@ SELECT at, state, detail FROM events WHERE message_id = ? ORDER BY at, number;
 
 -- name: dead
 -- Index dead_letters_in_queue.
-SELECT d.id, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error, d.created_at,
-       d.died_at
-FROM dead_letters d JOIN groups g ON g.id = d.group_id
+SELECT d.id, q.name, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error,
+       d.created_at, d.died_at
+FROM dead_letters d JOIN groups g ON g.id = d.group_id JOIN queues q ON q.id = d.queue_id
 WHERE d.queue_id = ?1 AND d.id > ?2 AND (?3 IS NULL OR g.name = ?3) ORDER BY d.id, g.name LIMIT ?4;
+
+-- name: letters
+-- Index dead_letters_in_queue, from its high end.
+SELECT d.id, q.name, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error,
+       d.created_at, d.died_at
+FROM dead_letters d JOIN groups g ON g.id = d.group_id JOIN queues q ON q.id = d.queue_id
+WHERE (?1 IS NULL OR d.queue_id = (SELECT id FROM queues WHERE name = ?1)) AND (?2 IS NULL OR g.name = ?2)
+    AND (?3 IS NULL OR d.key = ?3) AND (?4 IS NULL OR d.died_at >= ?4) AND (?5 IS NULL OR d.died_at <= ?5)
+ORDER BY d.died_at DESC, d.id DESC, g.name LIMIT ?6 OFFSET ?7;
+
+-- name: count_letters
+SELECT count(*) FROM dead_letters d JOIN groups g ON g.id = d.group_id
+WHERE (?1 IS NULL OR d.queue_id = (SELECT id FROM queues WHERE name = ?1)) AND (?2 IS NULL OR g.name = ?2)
+    AND (?3 IS NULL OR d.key = ?3) AND (?4 IS NULL OR d.died_at >= ?4) AND (?5 IS NULL OR d.died_at <= ?5);
+
+-- name: group_places
+-- Index groups (queue_id, name), then cursors_busy.
+SELECT q.name, (SELECT min(c.head_entered_at) FROM cursors c WHERE c.group_id = g.id AND c.state <> 'idle'),
+       g.name, g.start_at, g.start_time, g.created_at, g.claimed_at,
+       (SELECT coalesce(sum(l.tail - c.position), 0) FROM cursors c JOIN lanes l ON l.id = c.lane_id
+        WHERE c.group_id = g.id AND c.state <> 'idle')
+FROM groups g JOIN queues q ON q.id = g.queue_id
+WHERE iif(?1 IS NULL, g.name <> 'default', g.name = ?1) ORDER BY g.name, q.name LIMIT ?2;
 
 -- name: totals
 SELECT (SELECT count(*) FROM queues), (SELECT count(*) FROM lanes),

@@ -21,7 +21,7 @@ INSERT INTO lanes (queue_id, key, kind, priority, tidy_at) VALUES (?, ?, ?, ?, ?
 
 -- name: create_cursors
 -- Index groups (queue_id, name). Every group of the queue sees the new lane from its start.
-INSERT INTO cursors (lane_id, group_id, keyed, position) SELECT ?1, id, ?2, 0 FROM groups WHERE queue_id = ?3;
+INSERT INTO cursors (lane_id, group_id, keyed, position, hold) SELECT ?1, id, ?2, 0, ?2 * ?4 FROM groups WHERE queue_id = ?3;
 
 -- name: append
 INSERT INTO messages (lane_id, offset, entered_at, id, kind, priority, payload, headers, created_at, due_at,
@@ -37,9 +37,17 @@ INSERT INTO messages (lane_id, offset, entered_at, created_at, id, payload) VALU
 UPDATE lanes SET tail = ?2, entered_at = ?3, tidy_at = min(coalesce(tidy_at, ?4), ?4) WHERE id = ?1;
 
 -- name: wake_keyed
--- Index cursors_in_lane: only idle cursors are written, and that wakes them.
-UPDATE cursors SET state = 'ready', head_kind = ?2, head_priority = ?3, head_entered_at = ?4, due_at = ?5
+-- Index cursors_in_lane: only idle cursors are written, and that wakes them; those of a queue with a window when that ends.
+UPDATE cursors SET head_kind = ?2, head_priority = ?3, head_entered_at = ?4,
+    state = iif(hold > 0 AND ?4 + hold > ?7 AND ?8 - position < ?9, 'blocked', 'ready'),
+    due_at = iif(hold > 0 AND ?4 + hold > ?7 AND ?8 - position < ?9, ?4 + hold, ?5)
 WHERE lane_id = ?1 AND state = 'idle' AND (?6 IS NULL OR group_id = ?6);
+
+-- name: wake_full
+-- Index cursors_in_lane. Held back by a window, and enough have come.
+UPDATE cursors SET state = 'ready',
+    due_at = (SELECT expires_at FROM messages WHERE row = row_at(cursors.lane_id, cursors.position))
+WHERE lane_id = ?1 AND state = 'blocked' AND hold > 0 AND attempts = 0 AND losses = 0 AND ?2 - position >= ?3;
 
 -- name: wake_open
 -- Index cursors_in_lane.

@@ -1,5 +1,11 @@
 -- name: set_settings
-UPDATE queues SET settings = ?2 WHERE id = ?1;
+UPDATE queues SET settings = ?2, namespace = ?3, task = ?4 WHERE id = ?1;
+
+-- name: set_hold
+-- Lanes of one queue. Heads that are held back by the window follow it.
+UPDATE cursors SET hold = ?2,
+    due_at = iif(state = 'blocked' AND attempts = 0 AND losses = 0, head_entered_at + ?2, due_at)
+WHERE keyed = 1 AND lane_id IN (SELECT id FROM lanes WHERE queue_id = ?1);
 
 -- name: set_paused
 UPDATE queues SET paused = ?2 WHERE id = ?1;

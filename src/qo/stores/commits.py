@@ -1,0 +1,35 @@
+"""What engines decide alike about commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from qo.core.lease import Answer, Bury, CommitAnswer, Committed, Complete, Fail, Release, Report, Settled
+
+COMMIT_LEASE = timedelta(seconds=60)
+"""A lease that a commit takes for itself ends in the same transaction; so long it would last otherwise."""
+
+UNKNOWN = Committed(CommitAnswer.UNKNOWN)
+BEFORE = Committed(CommitAnswer.BEFORE)
+STALE_BEFORE = Committed(CommitAnswer.BEFORE, stale=True)
+LOST = Committed(CommitAnswer.LOST, stale=True)
+
+_STRENGTH: dict[type, int] = {Complete: 0, Release: 1, Fail: 2, Bury: 3}
+_ANSWERS = {Answer.SETTLED: CommitAnswer.SETTLED, Answer.GIVEN_BACK: CommitAnswer.GIVEN_BACK}
+
+
+def strongest(said: Iterable[tuple[int, Report]]) -> dict[int, Report]:
+    """What counts of all that is said about one message: burying before failing before giving back."""
+    reports: dict[int, Report] = {}
+    for offset, report in said:
+        known = reports.get(offset)
+        if known is None or _STRENGTH[type(report)] > _STRENGTH[type(known)]:
+            reports[offset] = report
+    return reports
+
+
+def answered(settled: Settled) -> Committed:
+    if settled.answer is Answer.REPEATED:
+        return Committed(CommitAnswer.BEFORE, settled.verdict, settled.lease_ended)
+    return Committed(_ANSWERS.get(settled.answer, CommitAnswer.LOST), settled.verdict, settled.lease_ended)

@@ -1,0 +1,196 @@
+"""commit: what is said about messages of keyed lanes by their names there, as other systems acknowledge.
+
+A commit with a token is a settlement of the message that has that name in the
+lease. One without is taken from anyone: the lane's unsettled messages up to that
+one are seized under a lease of our own, and settled by it at once.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Sequence
+
+from qo.core.lane import LaneId
+from qo.core.lease import Commit, Committed, LeaseToken, Settlement
+from qo.core.message import TRANSACTION, id_text
+from qo.core.outcome import Record, Standing
+from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, strongest
+from qo.stores.sealing import opened
+from qo.stores.sqlite.advance import lapse_whole
+from qo.stores.sqlite.lanes import Cursor, Lane, LaneName, cursor_by_id, cursor_in, find_lane
+from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
+from qo.stores.sqlite.moments import maybe_moment, moment, span
+from qo.stores.sqlite.places import row_of
+from qo.stores.sqlite.settle import settle
+from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.transaction import QueueRow, Transaction
+
+SQL = statements("commit")
+PUSH = statements("push")
+CLAIM = statements("claim")
+
+Front = tuple[str, str, str, LeaseToken | None]
+"""Queue, key, group and token: what is judged together."""
+
+
+def commit(tx: Transaction, commits: Sequence[Commit]) -> list[Committed]:
+    fronts: dict[Front, list[int]] = {}
+    for number, each in enumerate(commits):
+        fronts.setdefault((each.queue, each.key, each.group, each.token), []).append(number)
+    answers: list[Committed] = [UNKNOWN] * len(commits)
+    for front, numbers in fronts.items():
+        items = [commits[number] for number in numbers]
+        for number, answer in zip(numbers, _commit_lane(tx, front, items), strict=True):
+            answers[number] = answer
+    return answers
+
+
+def _commit_lane(tx: Transaction, front: Front, items: list[Commit]) -> list[Committed]:
+    queue_name, key, group, token = front
+    queue = tx.queue(queue_name)
+    lane = None if queue is None else find_lane(tx, queue, LaneName(key, None, None))
+    group_id = None if queue is None else tx.group_id(queue, group)
+    if queue is None or lane is None or group_id is None:
+        return [UNKNOWN] * len(items)
+    cursor = _up_to_date(tx, queue, lane, group_id)
+    held = _live_lease(tx, cursor)
+    passed_to = cursor.position if held is None else held.from_offset
+    own = None if token is None else _lease_of(tx, token, lane, group_id)
+    stale = token is not None and (own is None or not own.holds(tx.now))
+    found = {item.name: _offset_of(tx, queue, lane, item.name, own) for item in items}
+    answers: dict[int, Committed] = {}
+    offsets: dict[int, int] = {}
+    for number, item in enumerate(items):
+        offset = found[item.name]
+        if offset is None:
+            answers[number] = LOST if stale else UNKNOWN
+        elif offset < passed_to:
+            answers[number] = STALE_BEFORE if stale else BEFORE
+        elif stale:
+            answers[number] = LOST
+        elif own is not None and not own.covers(offset):
+            answers[number] = UNKNOWN
+        else:
+            offsets[number] = offset
+    if offsets:
+        proof = token if token is not None else _seized(tx, cursor, held, max(offsets.values()))
+        reports = strongest((offset, items[number].report) for number, offset in offsets.items())
+        settled = settle(
+            tx,
+            tuple(
+                Settlement(token=proof, lane=LaneId(lane.id), offset=offset, report=report)
+                for offset, report in reports.items()
+            ),
+        )
+        by_offset = dict(zip(reports, settled, strict=True))
+        answers |= {number: answered(by_offset[offset]) for number, offset in offsets.items()}
+    return [answers[number] for number in range(len(items))]
+
+
+def _up_to_date(tx: Transaction, queue: QueueRow, lane: Lane, group_id: int) -> Cursor:
+    """The group's cursor, after a lease that has run out was given back."""
+    cursor = cursor_in(tx, lane.id, group_id)
+    assert cursor is not None
+    lost = next((each for each in _leases(tx, cursor) if each.expires_at <= tx.now), None)
+    if lost is not None:
+        lapse_whole(tx, queue, lost)
+        cursor = cursor_by_id(tx, cursor.id)
+    return cursor
+
+
+def _leases(tx: Transaction, cursor: Cursor) -> list[LeaseRow]:
+    return [read_lease(row) for row in tx.rows(statements("tidy").live_leases, cursor.id)]
+
+
+def _live_lease(tx: Transaction, cursor: Cursor) -> LeaseRow | None:
+    return next(iter(_leases(tx, cursor)), None)
+
+
+class OwnLease:
+    """The lease that a commit's token names, whatever became of it."""
+
+    def __init__(self, first: int, last: int, expires_at: int, ended: bool) -> None:
+        self.first, self.last = first, last
+        self._expires_at, self._ended = expires_at, ended
+
+    def holds(self, now: int) -> bool:
+        return not self._ended and now < self._expires_at
+
+    def covers(self, offset: int) -> bool:
+        return self.first <= offset < self.last
+
+
+def _lease_of(tx: Transaction, token: str, lane: Lane, group_id: int) -> OwnLease | None:
+    row = tx.row(SQL.lease, token, lane.id, group_id)
+    return None if row is None else OwnLease(row[0], row[1], row[2], row[3] is not None)
+
+
+def _offset_of(tx: Transaction, queue: QueueRow, lane: Lane, name: str, own: OwnLease | None) -> int | None:
+    """Where in the lane the message of that name is. Under a lease, one of that lease if there is one."""
+    offset = _by_name(tx, queue, lane, name)
+    if own is not None and (offset is None or not own.covers(offset)):
+        for place, headers in tx.rows(SQL.headers, lane.id, own.first, own.last):
+            if json.loads(headers).get(TRANSACTION) == name:
+                return int(place)
+    return offset
+
+
+def _by_name(tx: Transaction, queue: QueueRow, lane: Lane, name: str) -> int | None:
+    holder = tx.row(PUSH.dedupe_holder, queue.id, f"key:{lane.key}", name)
+    row = None if holder is None else row_of(tx, holder[0])
+    place = None if row is None else tx.row(PUSH.place, row)
+    return None if place is None or place[0] != lane.id else place[1]
+
+
+def _seized(tx: Transaction, cursor: Cursor, held: LeaseRow | None, offset: int) -> LeaseToken:
+    """The token of a lease over the lane's unsettled messages up to this one, whoever held them."""
+    if held is not None and offset < held.to_offset:
+        return LeaseToken(held.token)
+    start = cursor.position if held is None else held.from_offset
+    if held is not None:
+        end_lease(tx, held, tx.now)
+    token = LeaseToken(f"commit-{secrets.token_hex(16)}")
+    tx.run(
+        CLAIM.lease, token, cursor.lane.id, cursor.id, cursor.group_id, start, offset + 1, None, None, None, None,
+        tx.now, tx.now + span(COMMIT_LEASE),
+    )  # fmt: skip
+    tx.run(CLAIM.hold, cursor.id, offset + 1)
+    return token
+
+
+def record(tx: Transaction, queue_name: str, key: str, name: str) -> Record | None:
+    """A message by its name in a lane, and how far each group is with it."""
+    queue = tx.queue(queue_name)
+    lane = None if queue is None else find_lane(tx, queue, LaneName(key, None, None))
+    offset = None if queue is None or lane is None else _by_name(tx, queue, lane, name)
+    if queue is None or lane is None or offset is None:
+        return None
+    row = tx.row(CLAIM.message, lane.id, offset)
+    assert row is not None
+    _, id, kind, _, payload, headers, created_at, *_ = row
+    payload, said = opened(tx.opening_key, queue_name, payload, json.loads(headers) if headers else {})
+    standings = []
+    for group, claimed_at, position, attempts, start, end, expires_at in tx.rows(SQL.standings, lane.id):
+        held = start is not None and start <= offset < end and expires_at > tx.now
+        passed = offset < (position if start is None or expires_at <= tx.now else start)
+        standings.append(
+            Standing(
+                group=group,
+                known=claimed_at is not None,
+                passed=passed,
+                attempts=attempts if offset in (position, start) else 0,
+                lease_expires_at=maybe_moment(expires_at) if held else None,
+            )
+        )
+    return Record(
+        id=id_text(id),
+        queue=queue_name,
+        key=key,
+        offset=offset,
+        kind=kind,
+        payload=payload,
+        headers=said,
+        created_at=moment(created_at),
+        standings=tuple(standings),
+    )
