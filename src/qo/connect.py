@@ -26,7 +26,9 @@ class Connecting:
         clock: Clock | None,
         token: str | None,
         patience: float | None,
+        encryption_key: str,
     ) -> None:
+        self._encryption_key = encryption_key
         self._url = url
         self._polling = polling
         self._clock = clock
@@ -42,7 +44,7 @@ class Connecting:
             return Client(_remote_front(self._url, self._token, self._patience, now))
         if self._token is not None:
             raise Invalid("token", "is for http:// and https:// URLs")
-        store = await open_engine(self._url, clock=now)
+        store = await open_engine(self._url, clock=now, encryption_key=self._encryption_key)
         return Client(Broker(store, clock=self._clock, polling=self._polling))
 
     def open_sync(self) -> SyncClient:
@@ -94,6 +96,7 @@ def connect(
     clock: Clock | None = None,
     token: str | None = None,
     patience: float | None = None,
+    encryption_key: str = "",
 ) -> Connecting:
     """Connect to a store, or to a server, by URL.
 
@@ -102,7 +105,8 @@ def connect(
     a list, or with commas between them; a call goes to the next when one fails.
     `token` is what a server asks for, `patience` how many seconds a call looks for
     a server that answers (30). `polling` says how often to ask a store
-    whether another process wrote, while someone waits. `clock` is for tests.
+    whether another process wrote, while someone waits. `encryption_key` is yours for
+    queues that encrypt their payloads, if you keep it yourself. `clock` is for tests.
     """
     if not isinstance(url, str) and not (isinstance(url, list | tuple) and all(isinstance(each, str) for each in url)):
         raise Invalid("url", f"must be text, or a list of servers, not {type(url).__name__}")
@@ -112,4 +116,4 @@ def connect(
         raise Invalid("polling", f"must be a PollingStrategy, not {type(polling).__name__}")
     if patience is not None and not patience > 0:
         raise Invalid("patience", f"must be seconds above 0, not {patience!r}")
-    return Connecting(url, polling, clock, token, patience)
+    return Connecting(url, polling, clock, token, patience, encryption_key)

@@ -16,7 +16,7 @@ from qo.core.lease import Claimed, Done, Nothing, Settled, Settlement, Undone, U
 from qo.core.message import NewMessage, Pushed
 from qo.server.house import House
 from qo.server.serve import bind, furnished, uvicorn_config
-from qo.server.settings import LimitSettings, ListenSettings, ServerSettings
+from qo.server.settings import JwtSettings, LimitSettings, ListenSettings, ServerSettings
 from qo.stores.store import Engine
 from tests.clock import ManualClock
 
@@ -48,10 +48,19 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def serving(
-    broker: Broker, *, limits: LimitSettings | None = None, listen: ListenSettings | None = None
+    broker: Broker,
+    *,
+    limits: LimitSettings | None = None,
+    listen: ListenSettings | None = None,
+    jwt: JwtSettings | None = None,
 ) -> AsyncIterator[Running]:
     """A server on a free port, in front of a broker."""
-    settings = ServerSettings(store="", limits=limits or LimitSettings(), server=listen or ListenSettings(port=0))
+    settings = ServerSettings(
+        store="",
+        limits=limits or LimitSettings(),
+        server=listen or ListenSettings(port=0),
+        jwt=jwt or JwtSettings(),
+    )
     async with furnished(settings, broker) as (house, app):
         config = uvicorn_config(app, settings)
         config.load()

@@ -208,9 +208,8 @@ async def test_without_dead_letters_what_failed_too_often_is_dropped(store, key)
     [answer] = await settle(store, failed(first))
     assert answer.verdict is Verdict.DROPPED
     assert await store.dead(ORDERS, None, None, 10) == []
-    [second, *_] = await claim(store) or [None]
     if key is not None:
-        assert second.payload == b"2"
+        assert payloads(await claim(store)) == [b"2"], "what comes next is not held up"
 
 
 async def test_without_dead_letters_what_is_buried_is_kept_all_the_same(store):
@@ -301,124 +300,124 @@ async def test_a_queue_may_be_sealed_later_and_opened_again(store):
 # Names
 
 
-async def test_a_name_holds_for_the_window_of_its_queue_in_its_lane(store, clock):
-    await store.configure(ORDERS, {"dedupe_window": 10})
+async def test_a_name_holds_for_the_window_of_its_queue_in_its_lane(here, clock):
+    await here.configure(ORDERS, {"dedupe_window": 10})
     first = named("a")
-    assert await store.push([first]) == [Stored(first.id)]
-    assert await store.push([named("a")]) == [Duplicate(first.id)]
+    assert await here.push([first]) == [Stored(first.id)]
+    assert await here.push([named("a")]) == [Duplicate(first.id)]
     elsewhere = named("a", key="other")
-    assert await store.push([elsewhere]) == [Stored(elsewhere.id)]
+    assert await here.push([elsewhere]) == [Stored(elsewhere.id)]
     clock.move(seconds=10)
     again = named("a")
-    assert await store.push([again]) == [Stored(again.id)]
+    assert await here.push([again]) == [Stored(again.id)]
 
 
-async def test_without_a_window_names_are_not_held_but_found(store):
-    await store.configure(ORDERS, {"dedupe_window": 0})
+async def test_without_a_window_names_are_not_held_but_found(here):
+    await here.configure(ORDERS, {"dedupe_window": 0})
     one, two = named("a"), named("a")
-    assert await store.push([one, two]) == [Stored(one.id), Stored(two.id)]
-    assert await committed(store, said("a")) == ["settled"]
+    assert await here.push([one, two]) == [Stored(one.id), Stored(two.id)]
+    assert await committed(here, said("a")) == ["settled"]
 
 
-async def test_of_the_same_name_twice_in_one_push_the_first_is_stored(store):
+async def test_of_the_same_name_twice_in_one_push_the_first_is_stored(here):
     one, two = named("a"), named("a")
-    assert await store.push([one, two]) == [Stored(one.id), Duplicate(one.id)]
+    assert await here.push([one, two]) == [Stored(one.id), Duplicate(one.id)]
 
 
-async def test_a_name_is_found_as_long_as_its_message_exists(store, clock):
-    await store.configure(ORDERS, {"dedupe_window": 1})
-    await push_named(store, 1)
+async def test_a_name_is_found_as_long_as_its_message_exists(here, clock):
+    await here.configure(ORDERS, {"dedupe_window": 1})
+    await push_named(here, 1)
     clock.move(hours=3)
-    await store.tidy()
-    assert (await store.record(ORDERS, "k", "t0")) is not None
-    assert await committed(store, said("t0")) == ["settled"]
+    await here.tidy()
+    assert (await here.record(ORDERS, "k", "t0")) is not None
+    assert await committed(here, said("t0")) == ["settled"]
 
 
-async def test_a_message_is_read_by_its_name(store, clock):
-    await push_named(store, 2)
-    await store.create_group([ORDERS], "g", ALL)
-    [held, _] = await claim(store, group="g")
-    await settle(store, done(held))
-    found = await store.record(ORDERS, "k", "t0")
+async def test_a_message_is_read_by_its_name(here, clock):
+    await push_named(here, 2)
+    await here.create_group([ORDERS], "g", ALL)
+    [held, _] = await claim(here, group="g")
+    await settle(here, done(held))
+    found = await here.record(ORDERS, "k", "t0")
     assert (found.payload, found.offset, found.queue, found.key) == (b"0", 0, ORDERS, "k")
     by_group = {each.group: each for each in found.standings}
     assert by_group["g"].passed
     assert by_group["g"].known
     assert not by_group["default"].passed
     assert not by_group["default"].known
-    later = {each.group: each for each in (await store.record(ORDERS, "k", "t1")).standings}
+    later = {each.group: each for each in (await here.record(ORDERS, "k", "t1")).standings}
     assert later["g"].lease_expires_at == held.expires_at
-    assert await store.record(ORDERS, "k", "nobody") is None
-    assert await store.record(ORDERS, "nobody", "t0") is None
-    assert await store.record("nobody", "k", "t0") is None
+    assert await here.record(ORDERS, "k", "nobody") is None
+    assert await here.record(ORDERS, "nobody", "t0") is None
+    assert await here.record("nobody", "k", "t0") is None
 
 
 # Commits
 
 
-async def test_a_commit_completes_what_is_before_it(store):
-    await push_named(store, 3)
-    taken = await claim(store)
+async def test_a_commit_completes_what_is_before_it(here):
+    await push_named(here, 3)
+    taken = await claim(here)
     token = taken[0].token
-    [answer] = await store.commit([said("t1", token=token)])
+    [answer] = await here.commit([said("t1", token=token)])
     assert answer.answer is CommitAnswer.SETTLED
     assert answer.verdict is Verdict.COMPLETED
     assert not answer.lease_ended
-    [last] = await store.commit([said("t2", token=token)])
+    [last] = await here.commit([said("t2", token=token)])
     assert last.lease_ended
-    await nothing(store)
+    await nothing(here)
 
 
-async def test_a_commit_is_repeated_without_harm(store):
-    await push_named(store, 2)
-    [held, _] = await claim(store)
-    assert await committed(store, said("t0", token=held.token)) == ["settled"]
-    assert await committed(store, said("t0", token=held.token)) == ["before"]
-    assert await committed(store, said("t0", Fail("late"), token=held.token)) == ["before"]
-    assert await committed(store, said("t1", token=held.token)) == ["settled"]
-    [answer] = await store.commit([said("t1", token=held.token)])
+async def test_a_commit_is_repeated_without_harm(here):
+    await push_named(here, 2)
+    [held, _] = await claim(here)
+    assert await committed(here, said("t0", token=held.token)) == ["settled"]
+    assert await committed(here, said("t0", token=held.token)) == ["before"]
+    assert await committed(here, said("t0", Fail("late"), token=held.token)) == ["before"]
+    assert await committed(here, said("t1", token=held.token)) == ["settled"]
+    [answer] = await here.commit([said("t1", token=held.token)])
     assert (answer.answer, answer.stale) == (CommitAnswer.BEFORE, True)
 
 
-async def test_a_commit_under_a_lease_that_is_over_is_lost(store, clock):
-    await push_named(store, 1)
-    [held] = await claim(store)
+async def test_a_commit_under_a_lease_that_is_over_is_lost(here, clock):
+    await push_named(here, 1)
+    [held] = await claim(here)
     clock.move(seconds=31)
-    assert await committed(store, said("t0", token=held.token)) == ["lost"]
-    [again] = await claim(store)
-    assert await committed(store, said("t0", token=held.token)) == ["lost"]
-    assert await committed(store, said("t0", token=LeaseToken("never was"))) == ["lost"]
-    assert await committed(store, said("t0", token=again.token)) == ["settled"]
+    assert await committed(here, said("t0", token=held.token)) == ["lost"]
+    [again] = await claim(here)
+    assert await committed(here, said("t0", token=held.token)) == ["lost"]
+    assert await committed(here, said("t0", token=LeaseToken("never was"))) == ["lost"]
+    assert await committed(here, said("t0", token=again.token)) == ["settled"]
 
 
-async def test_a_commit_of_what_is_not_there_is_unknown(store):
-    await push_named(store, 3)
-    [held] = await claim(store, messages=1)
-    assert await committed(store, said("nobody", token=held.token)) == ["unknown"]
-    assert await committed(store, said("t2", token=held.token)) == ["unknown"], "it is not of this lease"
-    assert await committed(store, said("nobody"), said("t0", key="other"), said("t0", group="other")) == ["unknown"] * 3
-    assert await committed(store, said("t0", token=held.token)) == ["settled"]
+async def test_a_commit_of_what_is_not_there_is_unknown(here):
+    await push_named(here, 3)
+    [held] = await claim(here, messages=1)
+    assert await committed(here, said("nobody", token=held.token)) == ["unknown"]
+    assert await committed(here, said("t2", token=held.token)) == ["unknown"], "it is not of this lease"
+    assert await committed(here, said("nobody"), said("t0", key="other"), said("t0", group="other")) == ["unknown"] * 3
+    assert await committed(here, said("t0", token=held.token)) == ["settled"]
 
 
-async def test_the_items_of_one_call_are_judged_together(store):
-    await store.configure(ORDERS, {"retry": {"delay": 0}})
-    await push_named(store, 5)
-    held = await claim(store)
+async def test_the_items_of_one_call_are_judged_together(here):
+    await here.configure(ORDERS, {"retry": {"delay": 0}})
+    await push_named(here, 5)
+    held = await claim(here)
     token = held[0].token
-    answers = await store.commit(
+    answers = await here.commit(
         [said("t4", token=token), said("t2", Fail("no"), token=token), said("t1", token=token), said("t3", token=token)]
     )
     assert [each.answer.value for each in answers] == ["given_back", "settled", "settled", "given_back"]
     assert answers[1].verdict is Verdict.RETRYING
-    again = await claim(store)
+    again = await claim(here)
     assert [(each.payload, each.attempt) for each in again] == [(b"2", 2), (b"3", 1), (b"4", 1)]
 
 
-async def test_of_all_that_is_said_about_one_message_the_worst_counts(store):
-    await push_named(store, 2)
-    held = await claim(store)
+async def test_of_all_that_is_said_about_one_message_the_worst_counts(here):
+    await push_named(here, 2)
+    held = await claim(here)
     token = held[0].token
-    answers = await store.commit(
+    answers = await here.commit(
         [
             said("t0", token=token),
             said("t0", Release(after_done=True), token=token),
@@ -427,67 +426,67 @@ async def test_of_all_that_is_said_about_one_message_the_worst_counts(store):
         ]
     )
     assert {each.verdict for each in answers} == {Verdict.BURIED}
-    [letter] = await store.dead(ORDERS, None, None, 10)
+    [letter] = await here.dead(ORDERS, None, None, 10)
     assert letter.error == "bad"
 
 
-async def test_giving_back_after_what_is_done_completes_it(store):
-    await push_named(store, 4)
-    held = await claim(store)
-    [answer] = await store.commit([said("t2", Release(after_done=True), token=held[0].token)])
+async def test_giving_back_after_what_is_done_completes_it(here):
+    await push_named(here, 4)
+    held = await claim(here)
+    [answer] = await here.commit([said("t2", Release(after_done=True), token=held[0].token)])
     assert answer.verdict is Verdict.RELEASED
     assert answer.lease_ended
-    again = await claim(store)
+    again = await claim(here)
     assert [(each.payload, each.attempt) for each in again] == [(b"2", 1), (b"3", 1)]
 
 
-async def test_without_a_token_a_commit_is_taken_from_anyone(store):
-    await push_named(store, 5)
-    assert await committed(store, said("t1")) == ["settled"], "nobody had claimed it"
-    held = await claim(store, messages=2)
+async def test_without_a_token_a_commit_is_taken_from_anyone(here):
+    await push_named(here, 5)
+    assert await committed(here, said("t1")) == ["settled"], "nobody had claimed it"
+    held = await claim(here, messages=2)
     assert payloads(held) == [b"2", b"3"]
-    assert await committed(store, said("t2")) == ["settled"], "another holds it"
-    assert await committed(store, said("t4")) == ["settled"], "beyond what another holds"
-    assert await committed(store, said("t4"), said("t0", Fail("late"))) == ["before", "before"]
-    assert (await settle(store, done(held[1])))[0].answer.value in ("lost", "repeated")
-    await nothing(store)
+    assert await committed(here, said("t2")) == ["settled"], "another holds it"
+    assert await committed(here, said("t4")) == ["settled"], "beyond what another holds"
+    assert await committed(here, said("t4"), said("t0", Fail("late"))) == ["before", "before"]
+    assert (await settle(here, done(held[1])))[0].answer.value in ("lost", "repeated")
+    await nothing(here)
 
 
-async def test_without_a_token_a_failure_uses_an_attempt(store, clock):
-    await store.configure(ORDERS, {"retry": {"attempts": 2, "delay": 5, "jitter": 0}})
-    await push_named(store, 2)
-    [answer] = await store.commit([said("t0", Fail("one"))])
+async def test_without_a_token_a_failure_uses_an_attempt(here, clock):
+    await here.configure(ORDERS, {"retry": {"attempts": 2, "delay": 5, "jitter": 0}})
+    await push_named(here, 2)
+    [answer] = await here.commit([said("t0", Fail("one"))])
     assert answer.verdict is Verdict.RETRYING
-    assert (await nothing(store)).ask_again == clock.now() + timedelta(seconds=5)
-    [answer] = await store.commit([said("t0", Fail("two"))])
+    assert (await nothing(here)).ask_again == clock.now() + timedelta(seconds=5)
+    [answer] = await here.commit([said("t0", Fail("two"))])
     assert answer.verdict is Verdict.BURIED
-    assert payloads(await claim(store)) == [b"1"]
+    assert payloads(await claim(here)) == [b"1"]
 
 
-async def test_without_a_token_a_lease_that_ran_out_is_given_back_first(store, clock):
-    await push_named(store, 2)
-    await claim(store)
+async def test_without_a_token_a_lease_that_ran_out_is_given_back_first(here, clock):
+    await push_named(here, 2)
+    await claim(here)
     clock.move(seconds=31)
-    assert await committed(store, said("t0")) == ["settled"]
-    assert payloads(await claim(store)) == [b"1"]
+    assert await committed(here, said("t0")) == ["settled"]
+    assert payloads(await claim(here)) == [b"1"]
 
 
-async def test_lanes_under_one_token_end_one_by_one(store):
-    await push_named(store, 1, "a")
-    await push_named(store, 1, "b")
-    held = await claim(store)
+async def test_lanes_under_one_token_end_one_by_one(here):
+    await push_named(here, 1, "a")
+    await push_named(here, 1, "b")
+    held = await claim(here)
     token = held[0].token
-    [answer] = await store.commit([said("t0", key="a", token=token)])
+    [answer] = await here.commit([said("t0", key="a", token=token)])
     assert answer.lease_ended
-    assert await committed(store, said("t0", key="b", token=token)) == ["settled"]
+    assert await committed(here, said("t0", key="b", token=token)) == ["settled"]
 
 
-async def test_groups_commit_for_themselves(store):
-    await push_named(store, 1)
-    [held] = await claim(store, group="g")
-    assert await committed(store, said("t0", token=held.token)) == ["lost"], "the lease is another group's"
-    assert await committed(store, said("t0", group="g", token=held.token)) == ["settled"]
-    assert payloads(await claim(store)) == [b"0"]
+async def test_groups_commit_for_themselves(here):
+    await push_named(here, 1)
+    [held] = await claim(here, group="g")
+    assert await committed(here, said("t0", token=held.token)) == ["lost"], "the lease is another group's"
+    assert await committed(here, said("t0", group="g", token=held.token)) == ["settled"]
+    assert payloads(await claim(here)) == [b"0"]
 
 
 async def test_a_unit_commits_and_pushes_together(here):
@@ -516,36 +515,36 @@ async def test_a_unit_is_undone_by_a_lease_that_is_over_even_if_all_is_done(here
     assert isinstance(answer, Done)
 
 
-async def test_a_retried_dead_letter_is_known_by_its_name(store):
-    await store.configure(ORDERS, {"retry": {"attempts": 1}})
-    await push_named(store, 1)
-    [held] = await claim(store)
-    await settle(store, failed(held))
-    await store.retry_dead(ORDERS, "default", None)
-    [again] = await claim(store)
-    assert await committed(store, said("t0", token=again.token)) == ["settled"]
+async def test_a_retried_dead_letter_is_known_by_its_name(here):
+    await here.configure(ORDERS, {"retry": {"attempts": 1}})
+    await push_named(here, 1)
+    [held] = await claim(here)
+    await settle(here, failed(held))
+    await here.retry_dead(ORDERS, "default", None)
+    [again] = await claim(here)
+    assert await committed(here, said("t0", token=again.token)) == ["settled"]
 
 
 # Reads
 
 
-async def test_dead_letters_are_chosen_and_counted(store, clock):
-    await store.configure(ORDERS, {"retry": {"attempts": 1}})
+async def test_dead_letters_are_chosen_and_counted(here, clock):
+    await here.configure(ORDERS, {"retry": {"attempts": 1}})
     for key in ("a", "b"):
-        await push_named(store, 2, key)
+        await push_named(here, 2, key)
         for _ in range(2):
-            [held] = await claim(store, key=key, messages=1)
-            await settle(store, failed(held, f"{key} failed"))
+            [held] = await claim(here, key=key, messages=1)
+            await settle(here, failed(held, f"{key} failed"))
             clock.move(seconds=10)
-    every, count = await store.letters(LettersWanted(queue=ORDERS))
+    every, count = await here.letters(LettersWanted(queue=ORDERS))
     assert count == len(every) == 4
     assert [each.key for each in every] == ["b", "b", "a", "a"], "newest first"
-    some, count = await store.letters(LettersWanted(queue=ORDERS, key="a", limit=1, offset=1))
+    some, count = await here.letters(LettersWanted(queue=ORDERS, key="a", limit=1, offset=1))
     assert (len(some), count) == (1, 2)
-    _, count = await store.letters(LettersWanted(since=clock.now() - timedelta(seconds=15)))
+    _, count = await here.letters(LettersWanted(since=clock.now() - timedelta(seconds=15)))
     assert count == 1
-    assert (await store.letters(LettersWanted(queue="nobody"))) == ([], 0)
-    assert (await store.letters(LettersWanted(group="nobody"))) == ([], 0)
+    assert (await here.letters(LettersWanted(queue="nobody"))) == ([], 0)
+    assert (await here.letters(LettersWanted(group="nobody"))) == ([], 0)
 
 
 async def test_groups_are_found_with_their_queues(store, clock):
@@ -557,6 +556,14 @@ async def test_groups_are_found_with_their_queues(store, clock):
     assert [(each.queue, each.info.name) for each in places] == [(ORDERS, "g"), ("other", "g")]
     every = await store.group_places(None, 10)
     assert [(each.info.name, each.queue) for each in every] == [("g", ORDERS), ("g", "other"), ("h", "other")]
+
+
+async def test_a_group_whose_filters_are_dropped_joins_no_more_queues(store):
+    await nothing(store, filter=Filter("n"), group="g")
+    await store.push([message("n.a")])
+    assert await store.drop_filters("g") == 1
+    await store.push([message("n.b")])
+    assert [each.queue for each in await store.group_places("g", 10)] == ["n.a"]
 
 
 async def test_traces_are_kept_by_message_and_by_name_for_a_week(store, clock):
@@ -586,12 +593,12 @@ async def test_traces_are_kept_by_message_and_by_name_for_a_week(store, clock):
     assert await store.traces(ORDERS, "k", "t0") == []
 
 
-async def test_a_queue_goes_with_its_traces_and_names(store, clock):
-    await push_named(store, 1)
-    await store.delete_queue(ORDERS)
-    assert await store.record(ORDERS, "k", "t0") is None
+async def test_a_queue_goes_with_its_traces_and_names(here, clock):
+    await push_named(here, 1)
+    await here.delete_queue(ORDERS)
+    assert await here.record(ORDERS, "k", "t0") is None
     again = named("t0")
-    assert await store.push([again]) == [Stored(again.id)]
+    assert await here.push([again]) == [Stored(again.id)]
 
 
 async def test_wants_of_queues_that_wait_are_claimed_at_their_time(store, clock):

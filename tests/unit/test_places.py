@@ -7,6 +7,7 @@ import pytest
 
 from qo.core.message import message_ids, runs_of_ids
 from qo.stores.sqlite import schema
+from qo.stores.sqlite.keys import Keys
 from qo.stores.sqlite.places import Repeated, place, remove_below, row_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Transaction
@@ -25,7 +26,7 @@ class Log:
         self.tx = self.begin()
 
     def begin(self) -> Transaction:
-        return Transaction(self.connection, 0, lambda: 0.5, set(), False, {})
+        return Transaction(self.connection, 0, lambda: 0.5, set(), False, {}, Keys(None))
 
     def append(self, lane: int, ids: list[bytes]) -> None:
         tail = self.tx.value("SELECT tail FROM lanes WHERE id = ?", lane)

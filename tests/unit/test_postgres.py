@@ -117,6 +117,27 @@ async def test_a_retry_wakes_a_waiter_exactly_when_it_is_due(server, url):
         assert len(claims) <= 4  # it slept until then: asked, and asked again when it was due
 
 
+@pytest.mark.parametrize("same_process", [True, False])
+async def test_who_waits_for_a_key_is_woken_when_its_run_is_settled(url, same_process):
+    """Also if the next message is of the same kind, and whoever settles does not ask on."""
+    async with opened(url) as (one, _), opened(url) as (two, _):
+        other = one if same_process else two
+        for number in range(10):
+            await one.queue("q").push(number, key="k")
+        for number in range(10):
+            [delivery] = await one.queue("q").claim(lease=60)
+            assert delivery.payload == number
+            waiting = asyncio.create_task(other.queue("q").claim(wait=30))
+            await asyncio.sleep(0.02)
+            await delivery.complete()
+            if number < 9:
+                [following] = await asyncio.wait_for(waiting, 10)
+                assert following.payload == number + 1
+                await following.release()
+            else:
+                waiting.cancel()
+
+
 async def test_a_push_wakes_a_waiter_in_another_process(url):
     async with opened(url) as (one, _), opened(url) as (two, _):
         for number in range(20):

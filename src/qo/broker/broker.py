@@ -16,12 +16,25 @@ from qo.broker.results import Results
 from qo.broker.settle import SettleAnswer, Settles
 from qo.broker.timers import Housekeeping, Poller
 from qo.core.errors import Closed
-from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settlement, Undone, Unit, Want
+from qo.core.lease import (
+    Claimed,
+    Commit,
+    Committed,
+    Done,
+    Extended,
+    Extension,
+    Lost,
+    Nothing,
+    Settlement,
+    Undone,
+    Unit,
+    Want,
+)
 from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.outcome import Job
 from qo.core.polling import GroupBackoff, PollingStrategy
 from qo.metrics.registry import Registry
-from qo.stores.store import Access, Admin, Engine, Hint, Inspect
+from qo.stores.store import Access, Admin, Engine, Hint, Inspect, Wires
 
 
 class Broker:
@@ -41,7 +54,7 @@ class Broker:
         self._ids = Ids(self._clock.now)
         self._counters = HintCounters()
         self._backoffs = Backoffs(self._clock, backoff or GroupBackoff())
-        measured = Measured(store, self.metrics)
+        measured = self._measured = Measured(store, self.metrics)
         self._pushes = Pushes(measured)
         wakes = self.metrics.histogram("qo_wake_seconds", "From the hint that woke a waiting claim to its answer.")
         self._claims = Claims(
@@ -62,6 +75,10 @@ class Broker:
 
     @property
     def access(self) -> Access:
+        return self._store
+
+    @property
+    def wires(self) -> Wires:
         return self._store
 
     @property
@@ -110,6 +127,11 @@ class Broker:
     async def transact(self, unit: Unit) -> Done | Undone:
         self._housekeeping.traffic()
         return await self._settles.transact(unit)
+
+    async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
+        """Not gathered: the items of one call are judged together, and those of another not with them."""
+        self._housekeeping.traffic()
+        return await self._measured.commit(commits)
 
     async def finished(self, id: MessageId, until: datetime | None) -> Job | None:
         """Wait for a job to be finished; None if nothing is known of it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -23,6 +24,9 @@ from qo.core.lease import Claimed, Nothing, Release, Settlement, Want
 log = logging.getLogger("qo.broker")
 
 SHORT_WAIT = timedelta(seconds=1)
+CONTENTION_SECONDS = 0.005, 0.02
+CONTENTION_ROUNDS = 100
+"""How long, and how often, a claim that does not wait makes way for others that are at the same lanes."""
 CLAIM_WEIGHT_LIMIT = 20_000
 """Messages that one store call may claim in all, for all the wants in it."""
 
@@ -53,8 +57,14 @@ class Claims:
         )
 
     async def claim(self, want: Want) -> Claimed | Nothing:
-        """Ask once."""
-        return await self._gather.ask(want)
+        """Ask once; but nobody is told "nothing" because others were at it just then."""
+        answer = await self._gather.ask(want)
+        for _ in range(CONTENTION_ROUNDS):
+            if isinstance(answer, Claimed) or not answer.contended:
+                break
+            await asyncio.sleep(random.uniform(*CONTENTION_SECONDS))  # noqa: S311 - it need not be a secret
+            answer = await self._gather.ask(want)
+        return answer
 
     async def wait(self, want: Want, until: datetime | None, priority: int = 0) -> Claimed | Nothing:
         """Ask, and if there is nothing wait for it until then; None: for as long as it takes.

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from qo.core.lease import (
     Answer,
     Claimed,
+    Commit,
+    Committed,
     Done,
     Extended,
     Extension,
@@ -85,6 +87,14 @@ class Measured:
             self._units.add(1, "undone" if isinstance(each, Undone) else "done")
             if isinstance(each, Done):
                 self._note_settled(each.settled)
+        return answers
+
+    async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
+        began = time.perf_counter()
+        answers = await self._store.commit(commits)
+        self._note("commit", began, len(commits))
+        for each in answers:
+            self._settled.add(1, (each.verdict or each.answer).value)
         return answers
 
     def _note(self, verb: str, began: float, size: int) -> None:

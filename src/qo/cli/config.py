@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from qo.cli.configuration import read_configuration, settings
+from qo.cli.configuration import SECRETS, read_configuration, settings
 from qo.cli.tables import table
 from qo.stores.opening import without_password
 
@@ -39,4 +39,6 @@ def _show(given: argparse.Namespace) -> int:
 
 
 def _shown(key: str, value: Any) -> Any:
+    if key in SECRETS and value:
+        return "***"
     return without_password(value) if key == "store" else value

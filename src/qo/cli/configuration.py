@@ -31,6 +31,7 @@ ALIASES = {
     "QUEUE_BACKOFF_THRESHOLD": "long_polling.backoff_threshold",
     "QUEUE_BACKOFF_MULTIPLIER": "long_polling.backoff_multiplier",
     "QUEUE_BACKOFF_CLEANUP_THRESHOLD": "long_polling.forget_after_seconds",
+    "QUEEN_ENCRYPTION_KEY": "encryption.key",
 }
 """Names that Queen MQ has for some settings. Ours weigh more."""
 
@@ -40,6 +41,10 @@ WITHOUT_EFFECT = {
     "POLL_MAX_INTERVAL": "QUEUE_MAX_POLL_INTERVAL is what sets it",
 }
 """Names that are accepted, with a warning."""
+
+
+SECRETS = ("jwt.secret", "encryption.key")
+"""Never shown."""
 
 
 class Setting(NamedTuple):

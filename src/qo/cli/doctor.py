@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from typing import Any
 
+from qo.cli.configuration import read_configuration
 from qo.connect import connect
 from qo.core.errors import NotFound
 from qo.stores.opening import DEFAULT_URL, store_exists, without_password
@@ -25,7 +26,7 @@ def add_to(commands: Any) -> None:
 async def _examine(url: str) -> int:
     if not await store_exists(url):
         raise NotFound(f"there is no store at {without_password(url)} yet; it is created by its first use")
-    async with connect(url) as client:
+    async with connect(url, encryption_key=read_configuration()["encryption.key"]) as client:
         health = await client.health()
         queues = await client.queues(limit=20)
         depths = [(queue, await client.queue(queue.name).depth()) for queue in queues]

@@ -34,12 +34,16 @@ def on_a_store(command: argparse.ArgumentParser, run: Run) -> None:
 
 
 async def _opened(given: argparse.Namespace, run: Run) -> int:
-    url = str(read_configuration({"store": given.store}, path=given.config)["store"])
+    configuration = read_configuration({"store": given.store}, path=given.config)
+    url = str(configuration["store"])
     remote = url.startswith(("http://", "https://"))
     if given.command not in MAKE_STORES and not remote and not await store_exists(url):
         raise NotFound(f"there is no store at {without_password(url)} yet; the first push makes it")
     try:
-        async with connect(url, token=token_of(given.token) if remote else None, patience=PATIENCE_SECONDS) as client:
+        options: dict[str, Any] = (
+            {"token": token_of(given.token)} if remote else {"encryption_key": configuration["encryption.key"]}
+        )
+        async with connect(url, patience=PATIENCE_SECONDS, **options) as client:
             return await run(client, given)
     except Unauthenticated as error:
         raise Unauthenticated(f"{error}; here: --token, or the variable {TOKEN_VARIABLE}") from None

@@ -51,7 +51,7 @@ def _serve(given: argparse.Namespace) -> int:
     try:
         from qo.server.serve import serve  # noqa: PLC0415 - only when asked for
     except ImportError as error:
-        if error.name not in ("uvicorn", "httptools", "uvloop"):
+        if error.name not in ("uvicorn", "httptools", "uvloop", "jwt", "cryptography"):
             raise
         raise Invalid("serve", "needs the HTTP server; install it with: pip install 'qo-queue[server]'") from None
     return serve(configuration.server_settings())

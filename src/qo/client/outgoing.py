@@ -11,7 +11,7 @@ import msgspec
 
 from qo.client.payload import RAW, encoded, encoded_quickly, marked
 from qo.core.errors import Invalid
-from qo.core.message import Dedupe, MessageId, NewMessage, check_due_at
+from qo.core.message import Dedupe, MessageId, NewMessage, check_due_at, check_own_headers
 from qo.core.names import DEFAULT_KIND
 from qo.core.queue import duration
 
@@ -43,6 +43,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     def addressed(self, queue: str, id: MessageId, now: datetime) -> NewMessage:
         """Check it and turn it into what the store takes."""
         payload, headers = self.payload, self.headers
+        if headers is not None:
+            check_own_headers(headers)
         if isinstance(payload, RAW):
             payload, headers = marked(payload, headers)
         else:

@@ -27,10 +27,11 @@ _ID = re.compile(r"^[0-9a-f]{12}$")
 
 
 class Scope(StrEnum):
-    """What a token is good for. `admin` may do everything."""
+    """What a token is good for: to push, to claim and settle, to look; `admin` may do everything."""
 
     PRODUCE = "produce"
     CONSUME = "consume"
+    READ = "read"
     ADMIN = "admin"
 
 

@@ -110,10 +110,14 @@ class Nothing(msgspec.Struct, frozen=True):
 
     `owner_limited`: something is there, but this owner holds a message that was lost
     before and may not have a second one yet. Another owner may have it now.
+
+    `contended`: something may be there, but others were at it, or there is more to be
+    brought up to date first. Ask again within milliseconds.
     """
 
     ask_again: datetime | None
     owner_limited: bool = False
+    contended: bool = False
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
@@ -278,8 +282,19 @@ class Done(msgspec.Struct, frozen=True):
     committed: tuple[Committed, ...] = ()
 
 
+class Obstacle(StrEnum):
+    """What stood in the way of a unit."""
+
+    SETTLEMENT = "settlement"
+    COMMIT = "commit"
+    PUSH = "push"
+    DUPLICATE = "duplicate"
+    FULL = "full"
+
+
 class Undone(msgspec.Struct, frozen=True):
     """Nothing of the unit was done: which item stood in the way, and why."""
 
     reason: str
     item: int
+    obstacle: Obstacle = Obstacle.SETTLEMENT

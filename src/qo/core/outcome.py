@@ -194,6 +194,8 @@ class LaneInfo(msgspec.Struct, frozen=True, kw_only=True):
     state: CursorState
     position: int
     lag: int
+    leased: int = 0
+    """Of the messages before `position`, those that a live lease holds unsettled; of a keyed lane."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):

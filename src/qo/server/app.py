@@ -8,25 +8,25 @@ import logging
 import re
 import secrets
 import time
-from http import HTTPStatus
+from collections.abc import Mapping
 
-import msgspec
-
-from qo.core.errors import QoError, Throttled, Unauthenticated, Unavailable
+from qo.core.errors import QoError
 from qo.metrics.registry import Registry
 from qo.server.house import House
 from qo.server.protocol import CYCLE, Answering
 from qo.server.request import Answer, ClientGone, Event, Receive, Request, Response, Send, Streaming
 from qo.server.router import Route, Router, WrongMethod
-from qo.wire.problems import CONTENT, TYPE_PREFIX, Problem, problem_of
+from qo.server.telling import telling_of
 
 log = logging.getLogger("qo.server")
 
-PROBLEM = CONTENT.encode()
-RETRY_AFTER_SECONDS = 1
+PREFLIGHT = (
+    (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE"),
+    (b"access-control-allow-headers", b"authorization, content-type, idempotency-key, x-request-id"),
+    (b"access-control-max-age", b"600"),
+)
 STATUS_TEXTS = {status: str(status) for status in range(100, 600)}
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-_encode = msgspec.json.Encoder().encode
 
 
 class App:
@@ -51,20 +51,31 @@ class App:
         id = given.decode() if given and _ID.fullmatch(given) else f"{self._prefix}-{next(self._numbers):x}"
         request = Request(scope, receive, headers, id)
         route: Route | None = None
+        answer: Answer | None
         try:
-            route, request.path = self._router.find(scope["method"], scope["raw_path"])
-            answer = await self._answer(route, request)
+            if scope["method"] == "OPTIONS" and (allowed := self._preflight(headers)) is not None:
+                answer = allowed
+            else:
+                route, request.path = self._router.find(scope["method"], scope["raw_path"])
+                answer = await self._answer(route, request)
         except ClientGone:
             answer = None
         except WrongMethod as wrong:
-            answer = _wrong_method(wrong, id)
+            answer = telling_of(scope["raw_path"]).wrong_method(wrong, id)
         except QoError as error:
-            answer = _problem(error, id)
+            answer = telling_of(scope["raw_path"]).error(error, id)
         except Exception:
             log.exception("a request failed", extra={"request_id": id, "route": route.name if route else ""})
-            answer = _failure(id)
+            answer = telling_of(scope["raw_path"]).failure(id)
         status = await self._send(answer, scope, receive, send, request)
         self._note(scope["method"], route, status, time.perf_counter() - began, request)
+
+    def _preflight(self, headers: Mapping[bytes, bytes]) -> Response | None:
+        """A browser asks whether a page of another origin may call; answered only where some may."""
+        origin = headers.get(b"origin")
+        if origin is None or not self._house.gate.admits(origin):
+            return None
+        return Response(204, headers=PREFLIGHT)
 
     async def _answer(self, route: Route, request: Request) -> Answer:
         if route.scopes is not None:
@@ -73,20 +84,24 @@ class App:
                 queue = request.path.get("queue")
                 request.allow(route.scopes, None if queue is None else [queue])
         if route.method != "GET":
-            await request.read_body(self._house.limits.body_bytes)
+            limits = self._house.limits
+            await request.read_body(limits.queen_body_bytes if route.large else limits.body_bytes)
         return await route.handle(self._house, request)
 
     async def _send(self, answer: Answer | None, scope: Event, receive: Receive, send: Send, request: Request) -> int:
         """Answers the status that was sent; of a client that has gone, 499."""
         if answer is None:
             return 499
-        own = (b"x-request-id", request.id.encode())
+        headers = [(b"x-request-id", request.id.encode())]
+        origin = request.headers.get(b"origin")
+        if origin is not None and self._house.gate.admits(origin):
+            headers += ((b"access-control-allow-origin", origin), (b"vary", b"origin"))
         if isinstance(answer, Streaming):
             with contextlib.suppress(ClientGone):
-                await answer.run(receive, send, [own])
+                await answer.run(receive, send, headers)
             return 200
         status, body, content, more = answer
-        headers = [own, *more]
+        headers += more
         if status != 204:
             headers += ((b"content-type", content), (b"content-length", b"%d" % len(body)))
         cycle = scope.get(CYCLE)
@@ -105,31 +120,3 @@ class App:
         if self._log_requests:
             told = {"request_id": request.id, "method": method, "route": name, "status": status}
             log.info("request", extra={**told, "ms": round(seconds * 1000, 2), "client": request.client})
-
-
-def _problem(error: QoError, id: str) -> Response:
-    problem = problem_of(error, id)
-    headers: list[tuple[bytes, bytes]] = []
-    if isinstance(error, Unavailable):
-        seconds = error.retry_after_seconds if isinstance(error, Throttled) else RETRY_AFTER_SECONDS
-        headers.append((b"retry-after", b"%d" % max(1, round(seconds))))
-    if isinstance(error, Unauthenticated):
-        headers.append((b"www-authenticate", b"Bearer"))
-    if problem.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        headers.append((b"connection", b"close"))  # the rest of the body is not waited for
-    return Response(problem.status, _encode(problem), PROBLEM, tuple(headers))
-
-
-def _wrong_method(wrong: WrongMethod, id: str) -> Response:
-    status = HTTPStatus.METHOD_NOT_ALLOWED
-    problem = Problem(
-        type=TYPE_PREFIX + "wrong-method", title=status.phrase, status=status, detail=str(wrong), request_id=id
-    )
-    return Response(status, _encode(problem), PROBLEM, ((b"allow", wrong.allowed.encode()),))
-
-
-def _failure(id: str) -> Response:
-    status = HTTPStatus.INTERNAL_SERVER_ERROR
-    detail = "the server met an error of its own; its log has this request's id"
-    problem = Problem(type=TYPE_PREFIX + "failure", title=status.phrase, status=status, detail=detail, request_id=id)
-    return Response(status, _encode(problem), PROBLEM)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from qo.core.access import Scope, Token, token_parts
 from qo.core.errors import Forbidden, Unauthenticated
+from qo.server.jwts import Jwts
 from qo.server.settings import is_loopback
 from qo.stores.store import Access
 
@@ -26,9 +27,13 @@ BAD_TOKEN = "this token is not known, was revoked, or is over"  # noqa: S105
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who makes a call. No token: authentication is off, and everything is allowed."""
+    """Who makes a call. No token: authentication is off, and everything is allowed.
+
+    `subject` is who a token of another issuer says it is; it is stamped on what is pushed.
+    """
 
     token: Token | None
+    subject: str | None = None
 
     def check(self, scopes: Collection[Scope], queues: Collection[str] | None) -> None:
         """Refuse, unless the caller has one of these scopes and may reach all of these queues."""
@@ -39,6 +44,11 @@ class Caller:
             raise Forbidden(f"this token may not {' or '.join(scopes)}")
         if not token.reaches(queues):
             raise Forbidden(f"this token is limited to queues that begin with {' or '.join(token.prefixes)}")
+
+    @property
+    def producer(self) -> str | None:
+        """Who is said to have pushed a message, where that is asked for."""
+        return self.subject or (None if self.token is None or self.token.digest == b"" else self.token.name)
 
     def sees(self, queue: str) -> bool:
         return self.token is None or self.token.reaches([queue])
@@ -55,12 +65,27 @@ class Remembered(NamedTuple):
 class Gate:
     """Looks tokens up, and remembers for a few seconds what it found."""
 
-    def __init__(self, access: Access, now: Callable[[], datetime], *, auth: str, local_only: bool) -> None:
+    def __init__(
+        self,
+        access: Access,
+        now: Callable[[], datetime],
+        *,
+        auth: str,
+        local_only: bool,
+        origins: frozenset[str] = frozenset(),
+        jwts: Jwts | None = None,
+    ) -> None:
         self._access = access
         self._now = now
         self._open = auth == "none"
         self._local_only = local_only and self._open
+        self._origins = origins
+        self._jwts = jwts
         self._known: dict[str, Remembered] = {}
+
+    def admits(self, origin: bytes) -> bool:
+        """Whether web pages of this origin may call."""
+        return "*" in self._origins or origin.decode("latin-1") in self._origins
 
     async def identify(self, headers: Mapping[bytes, bytes]) -> Caller:
         if self._open:
@@ -70,6 +95,8 @@ class Gate:
         if not text:
             raise Unauthenticated(NO_TOKEN)
         parts = token_parts(text.strip()) if kind.lower() == "bearer" else None
+        if parts is None and self._jwts is not None and kind.lower() == "bearer":
+            return Caller(*await self._jwts.check(text.strip()))
         token = None if parts is None else await self._look_up(parts[0])
         if (
             parts is None
@@ -100,6 +127,8 @@ class Gate:
         """
         host = headers.get(b"host", b"")
         origin = headers.get(b"origin")
+        if origin is not None and self.admits(origin):
+            return
         if origin is not None and _place(origin) != host.decode("latin-1"):
             raise Forbidden("pages of other origins may not call a server that asks for no token")
         if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):

@@ -108,6 +108,10 @@ class Request:
                 raise Invalid(name, "is not a parameter of this call" + suggestion(name, names))
         return _checked(lambda: msgspec.convert(given, kind, strict=False))
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """The query's parameters as they came."""
+        return _pairs(self.query_text)
+
     def while_here(self) -> WhileHere:
         """A block that is left with `ClientGone` if the client hangs up."""
         return WhileHere(self._receive)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ Handler = Callable[["House", Request], Awaitable[Answer]]
 
 
 PRODUCE, CONSUME, ADMIN = frozenset({Scope.PRODUCE}), frozenset({Scope.CONSUME}), frozenset({Scope.ADMIN})
-LOOK = PRODUCE | CONSUME
+LOOK = PRODUCE | CONSUME | {Scope.READ}
 """Whoever may push to a queue or take from it may look at it."""
 
 
@@ -30,6 +31,9 @@ class Route:
     decides      the handler itself checks what its caller may do; else the path's `{queue}` is checked, if it has one
     body, query  what it takes; `body_needed`: whether it must
     answers      by status, what is in them
+    large        its body may be as large as `limits.queen_body_bytes`
+
+    A `{name*}` in the path may hold slashes as they are.
     """
 
     method: str
@@ -44,10 +48,11 @@ class Route:
     query: Any = None
     answers: Mapping[int, Any] = field(default_factory=dict)
     content: str = "application/json"
+    large: bool = False
 
     @property
     def parameters(self) -> list[str]:
-        return [part[1:-1] for part in self.path.split("/") if part.startswith("{")]
+        return [part[1:-1].rstrip("*") for part in self.path.split("/") if part.startswith("{")]
 
 
 class WrongMethod(Exception):
@@ -61,7 +66,13 @@ class WrongMethod(Exception):
 EVENTS = "text/event-stream"
 """What such a route answers goes on, and is taken from a queue: there is no looking at its head only."""
 KNOWN_PATHS = 4096
-NO_ROUTE = "there is no such path; GET /v1/openapi.json lists those that there are"
+
+
+class NoRoute(NotFound):
+    """The path is not there at all."""
+
+    def __init__(self) -> None:
+        super().__init__("there is no such path; GET /v1/openapi.json lists those that there are")
 
 
 class Node:
@@ -74,14 +85,20 @@ class Node:
 
 
 class Router:
-    """Finds the route of a path, segment by segment. A segment may hold an encoded slash."""
+    """Finds the route of a path, segment by segment. A segment may hold an encoded slash.
+
+    Paths in which names may hold plain slashes are tried afterwards, in their order.
+    """
 
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = list(routes)
         self._root = Node()
         self._known: dict[tuple[str, bytes], tuple[Route, dict[str, str]]] = {}
         self._parameters = {route.name: route.parameters for route in self.routes}
+        self._loose = [(_pattern(route.path), route) for route in self.routes if "*}" in route.path]
         for route in self.routes:
+            if "*}" in route.path:
+                continue
             node = self._root
             for part in route.path.split("/")[1:]:
                 if part.startswith("{"):
@@ -102,6 +119,29 @@ class Router:
         return known
 
     def _look_up(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
+        try:
+            return self._look_up_strictly(method, raw_path)
+        except (NoRoute, WrongMethod):
+            found = self._look_up_loosely(method, raw_path)
+            if found is None:
+                raise
+            return found
+
+    def _look_up_loosely(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]] | None:
+        wanted = "GET" if method == "HEAD" else method
+        others = []
+        for pattern, route in self._loose:
+            match = pattern.fullmatch(raw_path)
+            if match is None:
+                continue
+            if route.method == wanted:
+                return route, {name: _decoded(value) for name, value in match.groupdict().items()}
+            others.append(route.method)
+        if others:
+            raise WrongMethod(others)
+        return None
+
+    def _look_up_strictly(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         values: list[str] = []
         node = self._root
         for raw in raw_path.split(b"/")[1:]:
@@ -111,14 +151,25 @@ class Router:
                 child = node.parameter
                 values.append(part)
             if child is None:
-                raise NotFound(NO_ROUTE)
+                raise NoRoute
             node = child
         route = node.routes.get("GET" if method == "HEAD" else method)
         if route is None or (method == "HEAD" and route.content == EVENTS):
             if not node.routes:
-                raise NotFound(NO_ROUTE)
+                raise NoRoute
             raise WrongMethod(node.routes)
         return route, dict(zip(self._parameters[route.name], values, strict=True)) if values else {}
+
+
+def _pattern(path: str) -> re.Pattern[bytes]:
+    parts = []
+    for part in path.split("/"):
+        if part.startswith("{"):
+            name = part[1:-1]
+            parts.append(f"(?P<{name[:-1]}>.+)" if name.endswith("*") else f"(?P<{name}>[^/]+)")
+        else:
+            parts.append(re.escape(part))
+    return re.compile("/".join(parts).encode())
 
 
 def _decoded(raw: bytes) -> str:

@@ -20,9 +20,10 @@ from qo.server import logs
 from qo.server.app import App
 from qo.server.gate import Gate
 from qo.server.house import House
+from qo.server.jwts import Jwts
 from qo.server.protocol import protocol_with
 from qo.server.router import Router
-from qo.server.routes import service, v1
+from qo.server.routes import queen, service, v1
 from qo.server.settings import ServerSettings, is_loopback
 from qo.stores.opening import open_engine, shares_between_processes, without_password
 
@@ -58,13 +59,14 @@ class Server(uvicorn.Server):
 async def furnished(settings: ServerSettings, broker: Broker | None = None) -> AsyncIterator[tuple[House, App]]:
     """The application on an open store; closes what it opened."""
     if broker is None:
-        engine = await open_engine(settings.store)
+        engine = await open_engine(settings.store, encryption_key=settings.encryption.key)
         broker = Broker(engine, polling=settings.long_polling.strategy(), backoff=settings.long_polling.backoff())
     listen = settings.server
     local_only = is_loopback(listen.host) and not listen.insecure
-    gate = Gate(broker.access, broker.now, auth=listen.auth, local_only=local_only)
+    jwts = Jwts(settings.jwt) if settings.jwt.given else None
+    gate = Gate(broker.access, broker.now, auth=listen.auth, local_only=local_only, origins=listen.origins, jwts=jwts)
     house = House(broker, settings, gate)
-    router = Router([*v1.ROUTES, *service.routes(v1.ROUTES)])
+    router = Router([*v1.ROUTES, *queen.ROUTES, *service.routes(v1.ROUTES)])
     show = broker.metrics
     show.gauge("qo_http_waiters", "Requests that wait.", lambda: house.all_waiting)
     show.gauge("qo_streams", "Streams that are open.", lambda: len(house.streams))

@@ -16,6 +16,7 @@ from qo.core.polling import (
     GroupBackoff,
     PollingStrategy,
 )
+from qo.stores.sealing import read_key
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 6632
@@ -23,6 +24,8 @@ AUTH = ("none", "token")
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MEBIBYTE = 1024 * 1024
+SHORTEST_SECRET = 32
+"""Of HS256: less could be searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +38,7 @@ class ListenSettings:
     auth           none, or token: every call but the health checks needs a token
     insecure       listen beyond loopback without authentication; whoever reaches the port may do everything
     stop_seconds   how long a server that is told to stop lets calls that are under way finish
+    cors_origins   web pages of these origins may call, with commas between them; *: of any
     """
 
     host: str = DEFAULT_HOST
@@ -43,6 +47,11 @@ class ListenSettings:
     auth: str = AUTH[0]
     insecure: bool = False
     stop_seconds: float = 30
+    cors_origins: str = ""
+
+    @property
+    def origins(self) -> frozenset[str]:
+        return frozenset(each.strip() for each in self.cors_origins.split(",") if each.strip())
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -67,6 +76,7 @@ class LimitSettings:
     """What one request, one client and all of them together may ask for.
 
     body_bytes           of one request
+    queen_body_bytes     of one request of Queen's wire
     batch                messages, settlements or ids in one request
     header_bytes         the request line and all headers of one request
     wait_ms              how long one request may wait
@@ -78,6 +88,7 @@ class LimitSettings:
     """
 
     body_bytes: int = 16 * MEBIBYTE
+    queen_body_bytes: int = 64 * MEBIBYTE
     batch: int = 10_000
     header_bytes: int = 32 * 1024
     wait_ms: int = 600_000
@@ -130,6 +141,53 @@ class PollSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JwtSettings:
+    """Tokens that others issue (JWT), taken beside our own where `auth` is token.
+
+    secret          for HS256
+    public_key      for RS256 and EdDSA: a key in PEM, or the path of a file that has one
+    jwks            for RS256 and EdDSA: the path of a file with a JWKS, or its https:// address
+    issuer          what `iss` must say; empty: anything
+    audience        what `aud` must name; empty: anything
+    leeway_seconds  by how much clocks may differ
+    """
+
+    secret: str = ""
+    public_key: str = ""
+    jwks: str = ""
+    issuer: str = ""
+    audience: str = ""
+    leeway_seconds: float = 30
+
+    @property
+    def given(self) -> bool:
+        return bool(self.secret or self.public_key or self.jwks)
+
+    def __post_init__(self) -> None:
+        if sum(map(bool, (self.secret, self.public_key, self.jwks))) > 1:
+            raise Invalid("jwt.secret", "give one of jwt.secret, jwt.public_key and jwt.jwks")
+        if self.secret and len(self.secret.encode()) < SHORTEST_SECRET:
+            raise Invalid("jwt.secret", f"must have at least {SHORTEST_SECRET} bytes")
+        if self.leeway_seconds < 0:
+            raise Invalid("jwt.leeway_seconds", "must not be negative")
+        if (self.issuer or self.audience) and not self.given:
+            raise Invalid("jwt.issuer", "needs a key to check tokens with: jwt.secret, jwt.public_key or jwt.jwks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncryptionSettings:
+    """Payloads of queues that encrypt them.
+
+    key   64 hexadecimal digits, kept by you; empty: the store makes one and keeps it
+    """
+
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        read_key(self.key)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
     """What is written to standard error. Never a payload, never a secret.
 
@@ -154,9 +212,11 @@ class MetricSettings:
     """What the metrics show.
 
     queues   how many queues are shown by name, the first ones in the alphabet; 0: none
+    public   whether they are shown without a token
     """
 
     queues: int = 100
+    public: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.queues <= 1000:
@@ -173,6 +233,12 @@ class ServerSettings:
     long_polling: PollSettings = field(default_factory=PollSettings)
     log: LogSettings = field(default_factory=LogSettings)
     metrics: MetricSettings = field(default_factory=MetricSettings)
+    jwt: JwtSettings = field(default_factory=JwtSettings)
+    encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
+
+    def __post_init__(self) -> None:
+        if self.jwt.given and self.server.auth == "none":
+            raise Invalid("jwt", "has no effect unless server.auth is 'token'")
 
 
 def is_loopback(host: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from qo.core.errors import Conflict, Invalid, TooLarge
-from qo.core.lease import Answer, CommitAnswer, Committed, Complete, Done, Settled, Undone, Unit, Verdict
+from qo.core.lease import Answer, CommitAnswer, Committed, Complete, Done, Obstacle, Settled, Undone, Unit, Verdict
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, id_text
 
 T = TypeVar("T")
@@ -113,14 +113,14 @@ def others_id() -> Invalid:
 class InTheWay(Exception):
     """Leaves a unit's transaction, which undoes it."""
 
-    def __init__(self, reason: str, item: int) -> None:
-        self.undone = Undone(reason, item)
+    def __init__(self, reason: str, item: int, obstacle: Obstacle) -> None:
+        self.undone = Undone(reason, item, obstacle)
 
 
 def check_settled(settled: Sequence[Settled]) -> None:
     for number, answer in enumerate(settled):
         if answer.answer not in (Answer.SETTLED, Answer.GIVEN_BACK):
-            raise InTheWay(f"settlement answered '{answer.answer}'", number)
+            raise InTheWay(f"settlement answered '{answer.answer}'", number, Obstacle.SETTLEMENT)
 
 
 def check_committed(unit: Unit, committed: Sequence[Committed]) -> None:
@@ -128,12 +128,12 @@ def check_committed(unit: Unit, committed: Sequence[Committed]) -> None:
     for number, (said, answer) in enumerate(zip(unit.commits, committed, strict=True)):
         done_before = answer.answer is CommitAnswer.BEFORE and isinstance(said.report, Complete) and not answer.stale
         if not done_before and answer.answer not in (CommitAnswer.SETTLED, CommitAnswer.GIVEN_BACK):
-            raise InTheWay(f"commit answered '{answer.answer}'", number)
+            raise InTheWay(f"commit answered '{answer.answer}'", number, Obstacle.COMMIT)
 
 
 def check_pushed(unit: Unit, pushed: Sequence[Pushed]) -> None:
     for number, each in enumerate(pushed):
         if isinstance(each, Refused):
-            raise InTheWay(str(each.error), number)
+            raise InTheWay(str(each.error), number, Obstacle.PUSH)
         if isinstance(each, Duplicate) and unit.refuse_duplicates:
-            raise InTheWay(f"push is a duplicate of {id_text(each.id)}", number)
+            raise InTheWay(f"push is a duplicate of {id_text(each.id)}", number, Obstacle.DUPLICATE)

@@ -225,6 +225,10 @@ class Wires(Protocol):
         """The groups that are not the default one, or one of them by name, with the queues that they are in."""
         ...
 
+    async def drop_filters(self, group: str) -> int:
+        """Have a group join no more queues through filters. Through how many it would have."""
+        ...
+
     async def add_trace(self, trace: Trace) -> None: ...
 
     async def traces(self, queue: str, key: str, name: str) -> Sequence[Trace]:

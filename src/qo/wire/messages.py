@@ -19,6 +19,7 @@ from qo.core.message import (
     Pushed,
     Refused,
     Stored,
+    check_own_headers,
     checked_id,
     id_text,
 )
@@ -92,6 +93,8 @@ def read_message(body: MessageBody, queue: str | None, id: MessageId, now: Calla
         raise Invalid("queue", f"is '{name}', but the path says '{queue}'")
     if body.id is not None:
         id = checked_id("id", body.id)
+    if body.headers is not None:
+        check_own_headers(body.headers)
     if body.delay_seconds is None and body.due_at is None and body.ttl_seconds is None and body.dedupe is None:
         return NewMessage(id, name, payload, body.kind, body.key, body.priority, body.headers)
     return NewMessage(

@@ -70,14 +70,22 @@ async def health(house: House, _: Request) -> Response:
 
 
 async def metrics(house: House, request: Request) -> Response:
+    await _check_reader(house, request)
     accepted = request.headers.get(b"accept", b"")
     if any(kind in accepted for kind in _PLAIN):
         return await prometheus(house, request)
     return reply(as_json(await all_metrics(house)))
 
 
-async def prometheus(house: House, _: Request) -> Response:
+async def prometheus(house: House, request: Request) -> Response:
+    await _check_reader(house, request)
     return Response(200, prometheus_text(await all_metrics(house)).encode(), PROMETHEUS)
+
+
+async def _check_reader(house: House, request: Request) -> None:
+    """Metrics are for everyone who can reach the server, unless its operator says otherwise."""
+    if not house.settings.metrics.public:
+        (await house.gate.identify(request.headers)).check(LOOK, [])
 
 
 async def all_metrics(house: House) -> list[Metric]:
@@ -153,7 +161,7 @@ def routes(others: Sequence[Route]) -> list[Route]:
             name="metrics",
             summary="Metrics: for Prometheus if Accept says text/plain or openmetrics, else as JSON.",
             handle=metrics,
-            scopes=LOOK,
+            scopes=None,
             answers={200: dict[str, Any]},
         ),
         Route(
@@ -162,7 +170,7 @@ def routes(others: Sequence[Route]) -> list[Route]:
             name="prometheus",
             summary="Metrics for Prometheus.",
             handle=prometheus,
-            scopes=LOOK,
+            scopes=None,
             answers={200: str},
             content="text/plain",
         ),

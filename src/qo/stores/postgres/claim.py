@@ -25,7 +25,7 @@ from qo.stores.sealing import opened
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
 
-ASK_AT_ONCE = {"ids": None, "wait": timedelta(0), "owner_limited": False, "signal": None}
+ASK_AT_ONCE = {"ids": None, "wait": timedelta(0), "owner_limited": False, "contended": True, "signal": None}
 """The row of a want that holds nothing, after a lost answer: nobody knows any more when it was to ask again."""
 NO_HEADERS: dict[str, str] = {}
 NOT_PLAIN = (None,) * 7
@@ -180,9 +180,14 @@ def claimed_from(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Wa
         number = row["want"]
         if row["ids"] is None:
             wait = row["wait"]
-            nothing[number] = Nothing(None if wait is None else engine.local_now + wait, row["owner_limited"])
+            again = None if wait is None else engine.local_now + wait
+            nothing[number] = Nothing(again, row["owner_limited"], bool(row["contended"]))
         else:
-            found[number] += _delivered(row, wants[number].token, engine.keys)
+            taken = _delivered(row, wants[number].token, engine.keys)
+            for each in taken:
+                if each.key is not None:
+                    engine.afterwards.claimed(each.lane, each.queue)
+            found[number] += taken
     return [Claimed(tuple(each)) if each else empty for each, empty in zip(found, nothing, strict=True)]
 
 

@@ -74,7 +74,7 @@ def _at_once(said: Commit, row: Any) -> Committed | None:
     """The answer to a commit that changes nothing; None to one that may."""
     place, stale = row["place"], row["stale"]
     if row["cursor_id"] is None or place is None:
-        return LOST if stale else UNKNOWN
+        return UNKNOWN
     if row["passed"]:
         return STALE_BEFORE if stale else BEFORE
     if stale:

@@ -45,6 +45,7 @@ from qo.core.queue import QueueSettings
 from qo.stores.answers import arrangement_of
 from qo.stores.postgres import arrange, inspect, schema, tokens, traces
 from qo.stores.postgres.address import Address
+from qo.stores.postgres.afterwards import Afterwards
 from qo.stores.postgres.arrange import once
 from qo.stores.postgres.claim import claim
 from qo.stores.postgres.commit import commit, record
@@ -91,6 +92,7 @@ class PostgresEngine:
         self.asked: dict[tuple[tuple[str, ...], str], float] = {}
         """When what time has changed was last looked for, by queues and group."""
         self._listener = Listener(self.pool, self._told)
+        self.afterwards = Afterwards(self._told, lambda names: self.value("tell", self.sql.tell, names))
 
     @classmethod
     async def open(cls, address: Address, **options: Any) -> Self:
@@ -104,6 +106,7 @@ class PostgresEngine:
         return engine
 
     async def close(self) -> None:
+        await self.afterwards.close()
         await self._listener.close()
         await self.pool.close()
 
@@ -160,16 +163,32 @@ class PostgresEngine:
         self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
     ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
         answers, claims = await settle(self, settlements, then)
-        return answers, await self.claim(then) if claims is None else claims
+        claimed = await self.claim(then) if claims is None else claims
+        self.afterwards.ended(
+            each.lane for each, answer in zip(settlements, answers, strict=True) if answer.lease_ended
+        )
+        return answers, claimed
 
     async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]:
         return await extend(self, extensions)
 
     async def transact(self, units: Sequence[Unit]) -> Sequence[Done | Undone]:
-        return [await transact(self, unit) for unit in units]
+        answers = [await transact(self, unit) for unit in units]
+        for unit, answer in zip(units, answers, strict=True):
+            if isinstance(answer, Done):
+                self.afterwards.ended(each.lane for each in unit.settlements)
+                self._committed(unit.commits, answer.committed)
+        return answers
 
     async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
-        return await commit(self, commits)
+        answers = await commit(self, commits)
+        self._committed(commits, answers)
+        return answers
+
+    def _committed(self, commits: Sequence[Commit], answers: Sequence[Committed]) -> None:
+        ended = {each.queue for each, answer in zip(commits, answers, strict=True) if answer.lease_ended}
+        if ended:
+            self.afterwards.may_have_work(ended)
 
     async def tidy(self) -> datetime | None:
         more_lanes = await self.value("tidy", self.sql.tidy_lanes, TIDY_LANES, TIDY_ROWS, self.now)
@@ -268,6 +287,9 @@ class PostgresEngine:
 
     async def group_places(self, group: str | None, limit: int) -> Sequence[GroupPlace]:
         return await inspect.group_places(self, group, limit)
+
+    async def drop_filters(self, group: str) -> int:
+        return int(await self.value("drop_filters", self.sql.drop_filters, group))
 
     async def add_trace(self, trace: Trace) -> None:
         await traces.add(self, trace)

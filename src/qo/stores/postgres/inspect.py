@@ -125,8 +125,9 @@ async def lanes(engine: PostgresEngine, queue_name: str, group: str, after: int,
             state=CursorState(state),
             position=position,
             lag=tail - position,
+            leased=leased,
         )
-        for id, key, kind, priority, first, tail, state, position in await _rows(
+        for id, key, kind, priority, first, tail, state, position, leased in await _rows(
             engine, engine.sql.lanes, queue_id, group_id, after, limit
         )
     ]

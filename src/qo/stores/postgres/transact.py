@@ -9,7 +9,7 @@ import asyncpg
 import msgspec
 
 from qo.core.errors import QueueFull
-from qo.core.lease import Done, Settled, Undone, Unit
+from qo.core.lease import Done, Obstacle, Settled, Undone, Unit
 from qo.core.message import Pushed
 from qo.stores.answers import InTheWay, check_committed, check_pushed, check_settled, kept_unit, unit_again
 from qo.stores.postgres.commit import commit_on
@@ -37,7 +37,7 @@ async def _once(engine: PostgresEngine, connection: Connection, unit: Unit) -> D
                     return unit_again(unit, kept)
             return await _do(engine, connection, unit)
     except QueueFull as full:
-        return Undone(str(full), 0)
+        return Undone(str(full), 0, Obstacle.FULL)
     except InTheWay as stop:
         # If this very unit was still being done when we looked, what is in the way is itself.
         kept = await connection.fetchval(engine.sql.nonce, unit.nonce)

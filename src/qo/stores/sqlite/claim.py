@@ -54,7 +54,8 @@ def _serve(tx: Transaction, want: Want) -> Claimed | Nothing:
                 break  # full; or lanes look different now; or one gave nothing, and a better one may not be listed
     if haul.deliveries:
         return Claimed(tuple(haul.deliveries))
-    return Nothing(maybe_moment(tx.now if more else _ask_again(tx, fronts, haul)), haul.met_fragile)
+    ask_again = maybe_moment(tx.now if more else _ask_again(tx, fronts, haul))
+    return Nothing(ask_again, haul.met_fragile, more)
 
 
 def _fronts(tx: Transaction, want: Want) -> Iterator[Front]:

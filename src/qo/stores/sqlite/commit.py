@@ -64,7 +64,7 @@ def _commit_lane(tx: Transaction, front: Front, items: list[Commit]) -> list[Com
     for number, item in enumerate(items):
         offset = found[item.name]
         if offset is None:
-            answers[number] = LOST if stale else UNKNOWN
+            answers[number] = UNKNOWN
         elif offset < passed_to:
             answers[number] = STALE_BEFORE if stale else BEFORE
         elif stale:

@@ -250,6 +250,9 @@ class SqliteEngine:
     async def group_places(self, group: str | None, limit: int) -> Sequence[GroupPlace]:
         return await self._reader.do("group_places", lambda tx: inspect.group_places(tx, group, limit))
 
+    async def drop_filters(self, group: str) -> int:
+        return await self._writer.do("drop_filters", lambda tx: groups.drop_filters(tx, group))
+
     async def add_trace(self, trace: Trace) -> None:
         await self._writer.do("add_trace", lambda tx: traces.add(tx, trace))
 

@@ -61,6 +61,10 @@ def note_filter(tx: Transaction, where: Filter, group: str, start: Start) -> Non
         tx.run(SQL.add_filter, group, where.namespace, where.task, start.at, time)
 
 
+def drop_filters(tx: Transaction, group: str) -> int:
+    return tx.run(SQL.drop_filters, group)
+
+
 def matching(tx: Transaction, where: Filter) -> list[str]:
     """The queues that a filter chooses, up to the limit."""
     claim = statements("claim")

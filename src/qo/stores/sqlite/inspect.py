@@ -124,8 +124,9 @@ def lanes(tx: Transaction, queue_name: str, group: str, after: int, limit: int) 
             state=CursorState(state),
             position=position,
             lag=tail - position,
+            leased=leased,
         )
-        for id, key, kind, priority, first, tail, state, position in tx.rows(
+        for id, key, kind, priority, first, tail, state, position, leased in tx.rows(
             SQL.lanes, queue.id, group_id, after, limit
         )
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from qo.core.errors import QueueFull
-from qo.core.lease import Done, Undone, Unit
+from qo.core.lease import Done, Obstacle, Undone, Unit
 from qo.stores.answers import (
     InTheWay,
     again,
@@ -44,7 +44,7 @@ def _once(tx: Transaction, unit: Unit) -> Done | Undone:
         return stop.undone
     except QueueFull as full:
         tx.forget()
-        return Undone(str(full), 0)
+        return Undone(str(full), 0, Obstacle.FULL)
     return done
 
 

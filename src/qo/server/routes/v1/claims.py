@@ -144,7 +144,7 @@ async def transact(house: House, request: Request) -> Response:
         request.allow(CONSUME, [])
     unit = Unit(
         settlements=tuple(read_settlement(each) for each in body.settle),
-        pushes=tuple(read_messages(house, body.push, None, "push")),
+        pushes=tuple(read_messages(house, request, body.push, None, "push")),
         refuse_duplicates=body.refuse_duplicates,
         nonce=request.nonce,
     )

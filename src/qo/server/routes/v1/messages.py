@@ -8,7 +8,7 @@ from http import HTTPStatus
 import msgspec
 
 from qo.core.errors import Invalid
-from qo.core.message import MessageId, NewMessage, Refused, Stored, id_text
+from qo.core.message import PRODUCER, MessageId, NewMessage, Refused, Stored, id_text
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import PRODUCE, Route
@@ -53,7 +53,10 @@ async def submit(house: House, request: Request) -> Response:
 
 async def _push_one(house: House, request: Request, body: MessageBody) -> Response:
     broker = house.broker
-    [answer] = await broker.push([read_message(body, request.queue, broker.new_id(), broker.now)], request.nonce)
+    message = read_message(body, request.queue, broker.new_id(), broker.now)
+    if request.caller.subject is not None:
+        message = stamped(message, request.caller.subject)
+    [answer] = await broker.push([message], request.nonce)
     if answer.__class__ is Stored:
         return Response(CREATED, STORED % id_text(answer.id).encode())
     if isinstance(answer, Refused):
@@ -63,14 +66,21 @@ async def _push_one(house: House, request: Request, body: MessageBody) -> Respon
 
 async def _push_all(house: House, request: Request, bodies: Sequence[MessageBody], queue: str | None) -> Response:
     house.check_count("messages", bodies)
-    messages = read_messages(house, bodies, queue)
+    messages = read_messages(house, request, bodies, queue)
     answers = await house.broker.push(messages, request.nonce) if messages else []
     refused = any(isinstance(answer, Refused) for answer in answers)
     return reply(PushReply(write_pushed(answers)), HTTPStatus.OK if refused else HTTPStatus.CREATED)
 
 
+def stamped(message: NewMessage, producer: str | None) -> NewMessage:
+    """The message with who pushed it, if that is known."""
+    if producer is None:
+        return message
+    return msgspec.structs.replace(message, headers={**(message.headers or {}), PRODUCER: producer})
+
+
 def read_messages(
-    house: House, bodies: Sequence[MessageBody], queue: str | None, field: str = "messages"
+    house: House, request: Request, bodies: Sequence[MessageBody], queue: str | None, field: str = "messages"
 ) -> list[NewMessage]:
     ids, now = house.broker.new_ids(len(bodies)), house.broker.now
     read: list[NewMessage] = []
@@ -81,6 +91,8 @@ def read_messages(
         raise type(error)(f"{field}[{len(read)}].{error.field}", error.problem) from None
     if any(body.id is not None for body in bodies):
         _check_ids(read, field)
+    if request.caller.subject is not None:
+        return [stamped(each, request.caller.subject) for each in read]
     return read
 
 

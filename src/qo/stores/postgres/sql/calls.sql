@@ -14,21 +14,21 @@ SELECT answer FROM qo.nonces WHERE nonce = $1;
 INSERT INTO qo.nonces (nonce, at, answer) VALUES ($1, coalesce($2, clock_timestamp()), $3);
 
 -- name: claim
-SELECT want, wait, owner_limited, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8)::qo.plain_wants, $9, $10);
+SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8)::qo.plain_wants, $9, $10);
 
 -- name: claim_one
-SELECT want, wait, owner_limited, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
 
 -- name: claimed
 -- What a token holds: after a claim whose answer was lost.
-SELECT want, wait, owner_limited, signal, (haul).* FROM qo.claimed($1, $2);
+SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claimed($1, $2);
 
 -- name: settle
-SELECT want, wait, owner_limited, signal, (haul).*, numbers, answers, verdicts, ended
+SELECT want, wait, owner_limited, contended, signal, (haul).*, numbers, answers, verdicts, ended
 FROM qo.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: settle_done
-SELECT want, wait, owner_limited, signal, (haul).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, ROW($5, $6, $7, $8, $9, $10, $11)::qo.plain_wants, $12);
+SELECT want, wait, owner_limited, contended, signal, (haul).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, ROW($5, $6, $7, $8, $9, $10, $11)::qo.plain_wants, $12);
 
 -- name: extend
 SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend($1, $2, $3, $4, $5, $6);
@@ -84,6 +84,9 @@ UPDATE qo.cursors c SET hold = $2,
 WHERE c.id = ANY (ARRAY(SELECT k.id FROM qo.queues q JOIN qo.lanes l ON l.queue_id = q.id JOIN qo.cursors k ON k.lane_id = l.id
                         WHERE q.name = $1 AND k.keyed AND k.hold <> $2 ORDER BY k.id FOR UPDATE OF k));
 
+-- name: tell
+SELECT qo.tell($1);
+
 -- name: pause
 WITH changed AS (UPDATE qo.queues SET paused = $2 WHERE name = $1) SELECT qo.tell(ARRAY[$1::text]);
 
@@ -101,6 +104,9 @@ SELECT qo.join_group($1, $2, $3, $4, $5);
 
 -- name: note_filter
 INSERT INTO qo.group_filters (name, namespace, task, start_at, start_time) VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING;
+
+-- name: drop_filters
+WITH gone AS (DELETE FROM qo.group_filters WHERE name = $1 RETURNING 1) SELECT count(*) FROM gone;
 
 -- name: matching
 SELECT qo.queues_of(jsonb_build_object('filter', jsonb_build_object('namespace', $1::text, 'task', $2::text)));
@@ -187,7 +193,8 @@ SELECT (SELECT count(*) FROM qo.intake WHERE queue = $1 AND canceled_at IS NULL)
 -- name: lanes
 -- Indexes lanes_by_queue, cursors_in_lane.
 SELECT l.id, l.key, l.kind, l.priority, l.first, (qo.tail_of(l.id)).tail, c.state,
-       CASE WHEN c.state = 'idle' THEN (qo.tail_of(l.id)).tail WHEN c.keyed THEN c.position ELSE qo.position_of(c) END
+       CASE WHEN c.state = 'idle' THEN (qo.tail_of(l.id)).tail WHEN c.keyed THEN c.position ELSE qo.position_of(c) END,
+       (SELECT coalesce(sum(e.to_offset - e.from_offset), 0)::bigint FROM qo.leases e WHERE e.cursor_id = c.id AND e.ended_at IS NULL AND c.keyed)
 FROM qo.lanes l JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = $2 WHERE l.queue_id = $1 AND l.id > $3 ORDER BY l.id LIMIT $4;
 
 -- name: jobs_in_lanes

@@ -12,7 +12,8 @@ CREATE TYPE qo.served AS (
     numbers integer[],
     answers text[],
     verdicts text[],
-    ended boolean[]
+    ended boolean[],
+    contended boolean           -- of a want that got nothing: others were at it, or there is more to be done first
 );
 
 -- Whether a group's activity is to be noted: it need not be known to the second.
@@ -340,6 +341,7 @@ BEGIN
         r.want := w.number;
         r.haul := NULL;
         r.wait := NULL;
+        r.contended := p_more OR s.contended;
         r.owner_limited := s.met_fragile;
         FOR n IN 1..cardinality(s.hauls) LOOP
             r.haul := s.hauls[n];

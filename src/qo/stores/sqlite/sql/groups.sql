@@ -3,6 +3,10 @@
 INSERT INTO cursors (lane_id, group_id, keyed, position, hold)
 SELECT id, ?2, key IS NOT NULL, tail, iif(key IS NULL, 0, ?3) FROM lanes WHERE queue_id = ?1;
 
+-- name: drop_filters
+-- A handful of rows in all.
+DELETE FROM group_filters WHERE name = ?;
+
 -- name: lanes_with_messages
 -- Lanes of one queue.
 SELECT id, first, tail, entered_at FROM lanes WHERE queue_id = ? AND first < tail;

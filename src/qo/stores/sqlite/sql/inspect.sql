@@ -42,7 +42,9 @@ SELECT (SELECT count(*) FROM intake WHERE queue_id = ?1 AND canceled_at IS NULL)
 
 -- name: lanes
 -- Primary key of lanes, then cursors_in_lane.
-SELECT l.id, l.key, l.kind, l.priority, l.first, l.tail, c.state, c.position FROM lanes l
+SELECT l.id, l.key, l.kind, l.priority, l.first, l.tail, c.state, c.position,
+       (SELECT coalesce(sum(e.to_offset - e.from_offset), 0) FROM leases e WHERE e.cursor_id = c.id AND e.ended_at IS NULL AND c.keyed = 1)
+FROM lanes l
 JOIN cursors c ON c.lane_id = l.id AND c.group_id = ?2 WHERE l.queue_id = ?1 AND l.id > ?3 ORDER BY l.id LIMIT ?4;
 
 -- name: job_in_lane

@@ -1,0 +1,265 @@
+"""ack, one or many; transactions; leases that are held for longer."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+
+import msgspec
+
+from qo.core.errors import Invalid
+from qo.core.lease import (
+    Commit,
+    CommitAnswer,
+    Committed,
+    Complete,
+    Extended,
+    Extension,
+    LeaseToken,
+    Obstacle,
+    Undone,
+    Unit,
+    Verdict,
+)
+from qo.core.message import NewMessage, Pushed, Refused, id_text
+from qo.core.names import checked_key
+from qo.core.queue import duration
+from qo.server.house import House
+from qo.server.request import Request, Response, reply
+from qo.server.router import CONSUME, PRODUCE, Route
+from qo.server.routes.queen.push import check_not_binary, name_of, read_items
+from qo.wire.queen.bodies import (
+    AckBatch,
+    AckItem,
+    AckResult,
+    ExtendBody,
+    OperationResult,
+    PushItem,
+    TransactionBody,
+    TransactionReply,
+)
+from qo.wire.queen.names import group_name, iso, read_partition_id
+
+EXTEND_SECONDS = 60
+STALE = "stale lease: it has ended, or was never given; nothing was done"
+BEFORE = "already committed"
+
+_ack = msgspec.json.Decoder(AckItem)
+_batch = msgspec.json.Decoder(AckBatch)
+_transaction = msgspec.json.Decoder(TransactionBody)
+_extend = msgspec.json.Decoder(ExtendBody)
+
+REASONS = {
+    Obstacle.COMMIT: "ack_rejected",
+    Obstacle.DUPLICATE: "duplicate",
+    Obstacle.FULL: "queue_full",
+    Obstacle.PUSH: "push_rejected",
+    Obstacle.SETTLEMENT: "ack_rejected",
+}
+
+
+async def ack(house: House, request: Request) -> Response:
+    item = request.read(_ack)
+    return reply(await _acknowledge(house, request, [item], item.consumerGroup))
+
+
+async def ack_batch(house: House, request: Request) -> Response:
+    body = request.read(_batch)
+    house.check_count("acknowledgments", body.acknowledgments)
+    return reply(await _acknowledge(house, request, body.acknowledgments, body.consumerGroup))
+
+
+async def _acknowledge(house: House, request: Request, items: Sequence[AckItem], group: str | None) -> list[AckResult]:
+    read = [_read(item, group) for item in items]
+    commits = [each for each in read if isinstance(each, Commit)]
+    request.allow(CONSUME, {each.queue for each in commits})
+    answers = iter(await house.broker.commit(commits) if commits else [])
+    return [
+        _result(index, item, each, next(answers)) if isinstance(each, Commit) else _unread(index, item, each)
+        for index, (item, each) in enumerate(zip(items, read, strict=True))
+    ]
+
+
+def _read(item: AckItem, group: str | None, lease: str | None = None) -> Commit | Invalid:
+    try:
+        queue, key = read_partition_id(item.partitionId or "")
+        return Commit(
+            queue=queue,
+            key=key,
+            name=checked_key("transactionId", item.transactionId or ""),
+            group=group_name(group),
+            report=item.report(),
+            token=LeaseToken(item.leaseId or lease or "") or None,
+        )
+    except Invalid as error:
+        return error
+
+
+def _unread(index: int, item: AckItem, error: Invalid) -> AckResult:
+    return AckResult(index=index, transactionId=item.transactionId, success=False, error=f"unresolvable: {error}")
+
+
+def _result(index: int, item: AckItem, commit: Commit, answer: Committed) -> AckResult:
+    success, error, noop = _outcome(item, commit, answer)
+    return AckResult(
+        index=index,
+        transactionId=item.transactionId,
+        success=success,
+        error=error,
+        leaseReleased=answer.lease_ended and success and not noop,
+        dlq=success and answer.verdict is Verdict.BURIED,
+        noop=noop,
+    )
+
+
+def _outcome(item: AckItem, commit: Commit, answer: Committed) -> tuple[bool, str | None, bool]:
+    """Whether it was done, what was wrong, and whether it had been done before."""
+    match answer.answer:
+        case CommitAnswer.SETTLED | CommitAnswer.GIVEN_BACK:
+            return True, None, False
+        case CommitAnswer.BEFORE:
+            done = isinstance(commit.report, Complete)
+            return done, None if done else BEFORE, done
+        case CommitAnswer.LOST:
+            return False, STALE, False
+        case CommitAnswer.UNKNOWN:
+            return False, f"unresolvable transactionId '{item.transactionId}'", False
+
+
+async def transaction(house: House, request: Request) -> Response:
+    check_not_binary(request)
+    body = request.read(_transaction)
+    for name in ("kv", "timers"):
+        if getattr(body, name) is not msgspec.UNSET:
+            raise Invalid(name, "is not supported; it is a condition, so the transaction is refused")
+    items = [item for each in body.operations for item in each.items or ()]
+    acks = [each.ack() for each in body.operations if each.type == "ack"]
+    unknown = next((each.type for each in body.operations if each.type not in ("push", "ack")), None)
+    if unknown is not None:
+        raise Invalid("operations", f"there is no operation '{unknown}'; there are push and ack")
+    house.check_count("operations", [*items, *acks])
+    request.allow(CONSUME, [])
+    if items:
+        request.allow(PRODUCE, [item.queue for item in items])
+    leases = set(body.requiredLeases or ())
+    shared = next(iter(leases)) if len(leases) == 1 else None
+    commits = [_read(each, each.consumerGroup, shared) for each in acks]
+    pushes = read_items(house, request, items)
+    unread = next((each for each in [*commits, *pushes] if isinstance(each, Invalid)), None)
+    if unread is not None:
+        reason = "ack_rejected" if unread in commits else "push_rejected"
+        return reply(_rolled_back(str(unread), reason))
+    unit = Unit(
+        commits=tuple(each for each in commits if isinstance(each, Commit)),
+        pushes=tuple(each for each in pushes if isinstance(each, NewMessage)),
+        refuse_duplicates=True,
+    )
+    request.allow(CONSUME, {each.queue for each in unit.commits})
+    answer = await house.broker.transact(unit)
+    if isinstance(answer, Undone):
+        return reply(_rolled_back(answer.reason, REASONS[answer.obstacle]))
+    results = _results(body, unit, answer.committed, answer.pushed)
+    return reply(TransactionReply(transactionId=str(uuid.uuid4()), success=True, results=results))
+
+
+def _rolled_back(why: str, reason: str) -> TransactionReply:
+    return TransactionReply(
+        transactionId=str(uuid.uuid4()),
+        success=False,
+        results=[],
+        error=f"transaction rolled back: {why}",
+        reason=reason,
+    )
+
+
+def _results(
+    body: TransactionBody, unit: Unit, committed: Sequence[Committed], pushed: Sequence[Pushed]
+) -> list[OperationResult]:
+    """Flat, one for each item, in the order of the operations."""
+    acked, stored = iter(committed), iter(zip(unit.pushes, pushed, strict=True))
+    results: list[OperationResult] = []
+    for operation in body.operations:
+        if operation.type == "ack":
+            dlq = next(acked).verdict is Verdict.BURIED
+            results.append(
+                OperationResult(
+                    index=len(results), type="ack", success=True, transactionId=operation.transactionId, dlq=dlq
+                )
+            )
+        for item in operation.items or ():
+            results.append(_stored(len(results), item, *next(stored)))
+    return results
+
+
+def _stored(index: int, item: PushItem, message: NewMessage, answer: Pushed) -> OperationResult:
+    assert not isinstance(answer, Refused), "a refused push undoes its unit"
+    return OperationResult(
+        index=index,
+        type="push",
+        success=True,
+        transactionId=name_of(message),
+        messageId=id_text(answer.id),
+        queueName=item.queue,
+    )
+
+
+async def extend(house: House, request: Request) -> Response:
+    lease = request.path["lease"]
+    seconds = request.read(_extend).seconds
+    length = duration("seconds", timedelta(seconds=EXTEND_SECONDS) if not seconds or seconds <= 0 else seconds)
+    request.allow(CONSUME, [])  # what it may hold, the lease's id proves
+    [held] = await house.broker.extend([Extension(token=LeaseToken(lease), lease=length)])
+    until = iso(held.expires_at) if isinstance(held, Extended) else None
+    return reply(
+        {
+            "leaseId": lease,
+            "success": until is not None,
+            "renewed": held.lanes if isinstance(held, Extended) else 0,
+            "newExpiresAt": until,
+            "expiresAt": until,
+            "lease_expires_at": until,
+        }
+    )
+
+
+ROUTES = [
+    Route(
+        method="POST",
+        path="/api/v1/ack",
+        name="queen_ack",
+        summary="Say what became of a message.",
+        handle=ack,
+        scopes=CONSUME,
+        decides=True,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/ack/batch",
+        name="queen_ack_batch",
+        summary="Say what became of messages.",
+        handle=ack_batch,
+        scopes=CONSUME,
+        decides=True,
+        large=True,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/transaction",
+        name="queen_transaction",
+        summary="Acknowledge and push together, or not at all.",
+        handle=transaction,
+        scopes=CONSUME,
+        decides=True,
+        large=True,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/lease/{lease*}/extend",
+        name="queen_extend",
+        summary="Hold a lease for longer.",
+        handle=extend,
+        scopes=CONSUME,
+        decides=True,
+    ),
+]

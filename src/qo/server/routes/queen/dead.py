@@ -1,0 +1,271 @@
+"""Dead letters, and single messages: read, put back, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from qo.core.errors import NotFound
+from qo.core.message import PRODUCER, TRACE, TRANSACTION, checked_id, id_text
+from qo.core.names import checked_key
+from qo.core.outcome import DeadLetter, Job, JobState, Record
+from qo.server.house import House
+from qo.server.request import Request, Response, reply
+from qo.server.router import ADMIN, CONSUME, LOOK, Route
+from qo.server.routes.queen.pop import shown_payload
+from qo.server.routes.queen.push import allow_both
+from qo.server.routes.queen.queries import Query
+from qo.stores.store import LettersWanted
+from qo.wire.queen.names import (
+    DEFAULT_PARTITION,
+    group_name,
+    iso,
+    partition_id,
+    read_partition_id,
+    read_time,
+    shown_group,
+)
+
+READ = LOOK - {"produce"}
+SCAN = 1000
+MOST_SCANNED = 100_000
+"""Dead letters that are looked through for one of a name."""
+
+STATES: dict[str, tuple[JobState, ...]] = {
+    "pending": (JobState.QUEUED,),
+    "processing": (JobState.ASSIGNED, JobState.RUNNING),
+    "completed": (JobState.SUCCEEDED,),
+    "failed": (JobState.FAILED,),
+    "dead_letter": (JobState.FAILED,),
+    "canceled": (JobState.CANCELED,),
+}
+SHOWN = {state: name for name, states in reversed(STATES.items()) for state in states}
+
+
+async def letters(house: House, request: Request) -> Response:
+    query = Query(request)
+    queue, group = query.text("queue"), query.text("consumerGroup")
+    request.allow(READ, None if queue is None else [queue])
+    wanted = LettersWanted(
+        queue=queue,
+        group=None if group is None else group_name(group),
+        key=query.text("partition"),
+        since=read_time("from", query.text("from")),
+        until=read_time("to", query.text("to")),
+        limit=query.limit,
+        offset=query.offset,
+    )
+    found, total = await house.broker.wires.letters(wanted)
+    return reply({"messages": [_letter(each) for each in found], "total": total})
+
+
+def _letter(letter: DeadLetter) -> dict[str, Any]:
+    partition = letter.key or DEFAULT_PARTITION
+    return {
+        "id": letter.id,
+        "transactionId": letter.headers.get(TRANSACTION) or letter.id,
+        "partitionId": partition_id(letter.queue, partition),
+        "queue": letter.queue,
+        "partition": partition,
+        "consumerGroup": shown_group(letter.group),
+        "errorMessage": letter.error,
+        "retryCount": max(letter.attempts - 1, 0),
+        "data": shown_payload(letter.payload, letter.headers),
+        "producerSub": letter.headers.get(PRODUCER),
+        "createdAt": iso(letter.created_at),
+        "failedAt": iso(letter.died_at),
+    }
+
+
+def _named(request: Request) -> tuple[str, str, str]:
+    queue, key = read_partition_id(request.path["partition"])
+    return queue, key, checked_key("transactionId", request.path["transaction"])
+
+
+async def _dead_of(house: House, queue: str, key: str, name: str) -> list[DeadLetter]:
+    """The dead letters of a message, one for each group in which it died."""
+    found: list[DeadLetter] = []
+    for offset in range(0, MOST_SCANNED, SCAN):
+        page, _ = await house.broker.wires.letters(LettersWanted(queue=queue, key=key, limit=SCAN, offset=offset))
+        found += [each for each in page if name in (each.headers.get(TRANSACTION), each.id)]
+        if len(page) < SCAN:
+            break
+    return found
+
+
+async def retry(house: House, request: Request) -> Response:
+    queue, key, name = _named(request)
+    allow_both(request, [queue])
+    letters = await _dead_of(house, queue, key, name)
+    if not letters:
+        raise NotFound(f"there is no dead letter '{name}' in this partition")
+    news = [
+        new
+        for letter in letters
+        for new in await house.broker.admin.retry_dead(queue, letter.group, [checked_id("id", letter.id)])
+    ]
+    replayed = id_text(news[0]) if news else None
+    return reply({"success": bool(news), "result": "moved", "replayedAs": replayed, "dlqRowRemoved": bool(news)})
+
+
+async def remove(house: House, request: Request) -> Response:
+    queue, key, name = _named(request)
+    request.allow(ADMIN, [queue])
+    letters = await _dead_of(house, queue, key, name)
+    removed = 0
+    for letter in letters:
+        removed += await house.broker.admin.purge_dead(queue, letter.group, [checked_id("id", letter.id)])
+    if not removed:
+        raise NotFound(f"there is no dead letter '{name}' in this partition; other messages cannot be removed")
+    return reply({"success": True, "deleted": True, "removed": removed})
+
+
+async def message(house: House, request: Request) -> Response:
+    queue, key, name = _named(request)
+    request.allow(READ, [queue])
+    dead = await _dead_of(house, queue, key, name)
+    found = await house.broker.wires.record(queue, key, name)
+    if found is None:
+        if not dead:
+            raise NotFound(f"there is no message '{name}' in this partition")
+        return reply({**_letter(dead[0]), "status": "dead_letter", "consumerGroups": []})
+    return reply(_record(found, dead))
+
+
+def _record(record: Record, dead: Sequence[DeadLetter]) -> dict[str, Any]:
+    groups = [each for each in record.standings if each.known]
+    if dead:
+        status = "dead_letter"
+    elif any(each.lease_expires_at is not None for each in record.standings):
+        status = "processing"
+    else:
+        status = "completed" if groups and all(each.passed for each in groups) else "pending"
+    return {
+        "id": record.id,
+        "transactionId": record.headers.get(TRANSACTION),
+        "traceId": record.headers.get(TRACE),
+        "queue": record.queue,
+        "partition": record.key,
+        "partitionId": partition_id(record.queue, record.key),
+        "data": shown_payload(record.payload, record.headers),
+        "payload": shown_payload(record.payload, record.headers),
+        "producerSub": record.headers.get(PRODUCER),
+        "createdAt": iso(record.created_at),
+        "offset": record.offset,
+        "status": status,
+        "retryCount": max((each.attempts for each in record.standings), default=0),
+        "errorMessage": dead[0].error if dead else None,
+        "consumerGroups": [
+            {
+                "name": shown_group(each.group),
+                "consumed": each.passed,
+                "leaseExpiresAt": iso(each.lease_expires_at),
+            }
+            for each in groups
+        ],
+    }
+
+
+async def messages(house: House, request: Request) -> Response:
+    """The newest messages of a queue, or of those of a namespace or task, as the default group sees them."""
+    query = Query(request)
+    queue = query.text("queue")
+    request.allow(READ, None if queue is None else [queue])
+    status = query.text("status")
+    states = None if status is None else STATES.get(status, ())
+    since, until = read_time("from", query.text("from")), read_time("to", query.text("to"))
+    wanted = query.offset + query.limit
+    found: list[Job] = []
+    for name in [queue] if queue is not None else await _queues(house, query):
+        for job in await _jobs(house, name, states, wanted):
+            fits = query.text("partition") in (None, job.key or DEFAULT_PARTITION)
+            early = since is not None and job.created_at < since
+            late = until is not None and job.created_at > until
+            if fits and not early and not late:
+                found.append(job)
+    found.sort(key=lambda job: job.id, reverse=True)
+    shown = found[query.offset : wanted]
+    return reply({"messages": [_job(each) for each in shown], "total": len(found)})
+
+
+async def _queues(house: House, query: Query) -> list[str]:
+    namespace, task = query.text("namespace"), query.text("task")
+    infos = await house.broker.inspect.queues("", SCAN)
+    return [each.name for each in infos if namespace in (None, each.namespace) and task in (None, each.task)]
+
+
+async def _jobs(house: House, queue: str, states: tuple[JobState, ...] | None, limit: int) -> list[Job]:
+    try:
+        if states is None:
+            return list(await house.broker.inspect.list_jobs(queue, None, None, limit))
+        return [job for state in states for job in await house.broker.inspect.list_jobs(queue, state, None, limit)]
+    except NotFound:
+        return []
+
+
+def _job(job: Job) -> dict[str, Any]:
+    partition = job.key or DEFAULT_PARTITION
+    return {
+        "id": job.id,
+        "transactionId": job.headers.get(TRANSACTION) or job.id,
+        "traceId": job.headers.get(TRACE),
+        "queue": job.queue,
+        "partition": partition,
+        "partitionId": partition_id(job.queue, partition),
+        "data": shown_payload(job.payload, job.headers),
+        "producerSub": job.headers.get(PRODUCER),
+        "status": "completed" if job.state is None else SHOWN[job.state],
+        "retryCount": max(job.attempt - 1, 0),
+        "errorMessage": job.error,
+        "createdAt": iso(job.created_at),
+        "leaseExpiresAt": iso(job.lease_expires_at),
+        "completedAt": iso(job.finished_at),
+    }
+
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/api/v1/dlq",
+        name="queen_dlq",
+        summary="Dead letters, newest first.",
+        handle=letters,
+        scopes=READ,
+        decides=True,
+    ),
+    Route(
+        method="POST",
+        path="/api/v1/messages/{partition}/{transaction*}/retry",
+        name="queen_retry",
+        summary="Put a dead letter back.",
+        handle=retry,
+        scopes=CONSUME,
+        decides=True,
+    ),
+    Route(
+        method="DELETE",
+        path="/api/v1/messages/{partition}/{transaction*}",
+        name="queen_delete_message",
+        summary="Remove a dead letter.",
+        handle=remove,
+        decides=True,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/messages/{partition}/{transaction*}",
+        name="queen_message",
+        summary="One message, and how far each group is with it.",
+        handle=message,
+        scopes=READ,
+        decides=True,
+    ),
+    Route(
+        method="GET",
+        path="/api/v1/messages",
+        name="queen_messages",
+        summary="The newest messages.",
+        handle=messages,
+        scopes=READ,
+        decides=True,
+    ),
+]
