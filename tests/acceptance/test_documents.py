@@ -20,11 +20,12 @@ from qo.cli.main import parser
 from qo.client.steps import Steps
 from qo.core import errors
 from qo.server.router import ADMIN, CONSUME, LOOK, PRODUCE
-from qo.server.routes import service, v1
+from qo.server.routes import queen, service, v1
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.wire.claims import ClaimBody
 from qo.wire.messages import MessageBody
 from qo.wire.problems import KINDS
+from qo.wire.queen import options
 from qo.wire.settling import SettlementBody
 from tests.acceptance.shell import run_lines
 from tests.conformance.remote import serving
@@ -138,11 +139,18 @@ def test_the_reference_has_every_error():
 
 def test_the_reference_has_every_route_with_its_scope():
     text = (REPOSITORY / "docs/reference/http.md").read_text()
-    scopes = {None: "none", PRODUCE: "produce", CONSUME: "consume", ADMIN: "admin", LOOK: "produce or consume"}
+    scopes = {None: "none", PRODUCE: "produce", CONSUME: "consume", ADMIN: "admin", LOOK: "any"}
     routes = [*v1.ROUTES, *service.routes(v1.ROUTES)]
     rows = [f"| `{each.method} {each.path}` | {scopes[each.scopes]} | {each.summary} |" for each in routes]
     assert [row for row in rows if row not in text] == []
     assert [kind.name for kind in KINDS if f"| {kind.status.value} | `{kind.name}` |" not in text] == []
+
+
+def test_the_reference_has_every_route_and_option_of_queen():
+    text = (REPOSITORY / "docs/reference/queen.md").read_text()
+    rows = [f"| `{each.method} {each.path.replace('*}', '}')}` |" for each in queen.ROUTES]
+    assert [row for row in rows if row not in text] == []
+    assert [name for name in options.DEFAULTS if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize("body", [MessageBody, ClaimBody, SettlementBody])

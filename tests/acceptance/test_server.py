@@ -224,7 +224,7 @@ def test_config_shows_where_each_value_came_from(tmp_path):
     assert rows["server.port"][1:3] == ["7000", "qo.toml"]
     assert rows["log.level"][1:3] == ["debug", "QO_LOG_LEVEL"]
     assert rows["server.host"][1:3] == ["127.0.0.1", "default"]
-    assert "secret" not in said.stdout
+    assert "u:secret" not in said.stdout
     shown = json.loads(run("config", "--json", folder=tmp_path).stdout)
     assert shown["server.port"] == {"value": 7000, "source": "qo.toml"}
     bad = run("config", folder=tmp_path, QO_SERVER_PROT="1")

@@ -75,7 +75,7 @@ def test_mistakes_in_the_environment(name, value, says):
 
 
 def test_the_names_of_queen_are_aliases():
-    given = dict.fromkeys(ALIASES, "7")
+    given = {name: "7" if "POLL" in name or "BACKOFF" in name else "a0" * 32 for name in ALIASES}
     built = read(**given).server_settings().long_polling
     assert built == PollSettings(
         check_interval_ms=7,
@@ -93,6 +93,7 @@ def test_the_names_of_queen_are_aliases():
         "QUEUE_BACKOFF_THRESHOLD",
         "QUEUE_BACKOFF_MULTIPLIER",
         "QUEUE_BACKOFF_CLEANUP_THRESHOLD",
+        "QUEEN_ENCRYPTION_KEY",
     }
 
 

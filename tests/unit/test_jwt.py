@@ -58,10 +58,10 @@ async def status(court: Court, token: str | None, method: str, path: str, body: 
 
 PUSH = "POST", "/api/v1/push", {"items": [{"queue": "q", "payload": 1}]}
 POP = "GET", "/api/v1/pop/queue/q"
-ACK = "POST", "/api/v1/ack", {}
+ACK: Any = "POST", "/api/v1/ack", {}
 CONFIGURE = "POST", "/api/v1/configure", {"queue": "q"}
-TRANSACTION = "POST", "/api/v1/transaction", {"operations": []}
-EXTEND = "POST", "/api/v1/lease/x/extend", {}
+TRANSACTION: Any = "POST", "/api/v1/transaction", {"operations": []}
+EXTEND: Any = "POST", "/api/v1/lease/x/extend", {}
 READ = "GET", "/api/v1/resources/queues"
 DELETE = "DELETE", "/api/v1/resources/queues/q"
 CALLS = [PUSH, POP, ACK, CONFIGURE, TRANSACTION, EXTEND, READ, DELETE]

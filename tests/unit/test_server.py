@@ -393,9 +393,9 @@ def bearer(text: str) -> dict[str, dict[str, str]]:
 
 
 async def test_without_a_token_only_health_is_answered(guarded):
-    for path in ("/livez", "/readyz", "/health", "/v1/openapi.json"):
+    for path in ("/livez", "/readyz", "/health", "/v1/openapi.json", "/metrics"):
         assert (await ask(guarded, "GET", path))[0] == 200
-    for path in ("/v1/queues", "/metrics", "/metrics/prometheus", "/v1/tokens"):
+    for path in ("/v1/queues", "/v1/health", "/v1/tokens"):
         status, headers, problem = await ask(guarded, "GET", path)
         assert (status, headers["www-authenticate"], problem["type"]) == (401, "Bearer", "urn:qo:unauthenticated")
     for given in ("", "Bearer", "Bearer x", "Basic qo_0_0", "Bearer qo_" + "0" * 12 + "_" + "0" * 64):
