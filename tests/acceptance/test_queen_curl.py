@@ -26,7 +26,7 @@ def server(tmp_path_factory):
         yield server
 
 
-@pytest.mark.parametrize(("line", "queue"), zip(LINES, QUEUES, strict=True))
+@pytest.mark.parametrize(("line", "queue"), list(zip(LINES, QUEUES, strict=True)))
 async def test_a_line_waits_and_is_answered_by_the_push(server, line, queue, tmp_path):
     pop = asyncio.create_task(asyncio.to_thread(run_lines, line.replace(SERVER, server.url), tmp_path))
     while not await asyncio.to_thread(_waiting, server, tmp_path):
