@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from qo.core.lane import Start
-from qo.core.lease import Complete, Extension, Fail, Release
-from qo.core.message import NewMessage, message_ids
+from qo.core.lease import Commit, Complete, Extension, Fail, Release
+from qo.core.message import TRANSACTION, Dedupe, DedupeScope, Duplicate, NewMessage, Stored, message_ids
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from tests.conformance.saying import answers, claim, done, message, messages, nothing, say
@@ -116,6 +116,42 @@ async def test_pushes(store, reading):
     assert (scanned, entries <= BATCH * PER_MESSAGE) == ({}, True), entries
     new = [message(key=f"k{number * 7}") for number in range(BATCH)]
     _, scanned, entries = await reading.of(store.push(new))
+    assert (scanned, entries <= BATCH * PER_MESSAGE) == ({}, True), entries
+
+
+async def test_names_and_commits(store, reading):
+    """However many names there are."""
+    await warm(store)
+    names = iter(range(10**9))
+
+    def named(count: int) -> list[NewMessage]:
+        return [
+            message("named", key=f"k{number % 10}", headers={TRANSACTION: name}, dedupe=by_name(name))
+            for number, name in enumerate(f"t{next(names)}" for _ in range(count))
+        ]
+
+    def by_name(name: str) -> Dedupe:
+        return Dedupe(name, scope=DedupeScope.LANE, as_queue=True)
+
+    for _ in range(10):
+        await store.push(named(1000))
+    new = named(BATCH)
+    pushed, scanned, entries = await reading.of(store.push(new))
+    assert all(isinstance(each, Stored) for each in pushed)
+    assert (scanned, entries <= BATCH * PER_MESSAGE) == ({}, True), entries
+    again = [message("named", key=each.key, dedupe=each.dedupe) for each in new]
+    pushed, scanned, entries = await reading.of(store.push(again))
+    assert all(isinstance(each, Duplicate) for each in pushed)
+    assert (scanned, entries <= BATCH * PER_MESSAGE) == ({}, True), entries
+    one_by_one = [message("named", key="k0", dedupe=Dedupe(f"d{number}")) for number in range(BATCH)]
+    _, scanned, entries = await reading.of(store.push(one_by_one))
+    assert (scanned, entries <= BATCH * PER_MESSAGE) == ({}, True), entries
+    taken = await claim(store, "named", messages=BATCH, lanes=1, lease=LONG)
+    commits = [
+        Commit(queue="named", key=each.key, name=each.headers[TRANSACTION], report=Complete(), token=each.token)
+        for each in taken
+    ]
+    _, scanned, entries = await reading.of(store.commit(commits))
     assert (scanned, entries <= BATCH * PER_MESSAGE) == ({}, True), entries
 
 

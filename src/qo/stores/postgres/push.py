@@ -12,7 +12,7 @@ from uuid import UUID
 import asyncpg
 
 from qo.core.errors import QueueFull, TooLarge
-from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, runs_of_ids
+from qo.core.message import DedupeScope, Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, runs_of_ids
 from qo.core.queue import QueueSettings
 from qo.stores.answers import batch_again, kept_batch, others_id
 from qo.stores.postgres.pool import Connection
@@ -49,6 +49,10 @@ async def push_on(
     """Push on a connection, which may be inside a transaction."""
     if not again and all(map(_is_plain, messages)) and await _push_plain(engine, connection, messages):
         return [Stored(message.id) for message in messages], True
+    if not again and all(map(_is_named, messages)):
+        answers = await _push_named(engine, connection, messages)
+        if answers:
+            return answers, True
     return await _push_any(engine, connection, messages), True
 
 
@@ -56,6 +60,30 @@ def _is_plain(message: NewMessage) -> bool:
     if message.new_queue is not None:
         return False
     return message.headers is None and message.due_at is None and message.ttl is None and message.dedupe is None
+
+
+def _is_named(message: NewMessage) -> bool:
+    """Whether it has a name in its keyed lane, and nothing to say beside that and its headers."""
+    if message.key is None or message.dedupe is None or message.due_at is not None or message.ttl is not None:
+        return False
+    return message.dedupe.as_queue and message.dedupe.scope is DedupeScope.LANE
+
+
+async def _push_named(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> list[Pushed]:
+    """No answers: it was not possible, and nothing was done."""
+    queues, keys, kinds, priorities, ids, payloads, headers, *_ = _any_columns(messages)
+    names = [message.dedupe.key for message in messages if message.dedupe is not None]
+    own = list({message.queue for message in messages if message.new_queue is not None})
+    said = queues, keys, names, kinds, priorities, ids, payloads, headers, own
+    while True:
+        try:
+            async with _undone_on_error(connection):
+                rows = await connection.fetch(engine.sql.push_named, *said, engine.now)
+            return [_answer(message, row) for message, row in zip(messages, rows, strict=False)]
+        except asyncpg.UniqueViolationError:
+            return []  # an id is known: this push was made before, or is being made
+        except asyncpg.RaiseError as error:
+            await _made_ready(engine, connection, messages, error)
 
 
 async def _push_plain(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> bool:

@@ -25,7 +25,7 @@ from qo.wire.queen.options import POPPED
 
 DEFAULT_BATCH = 200
 DEFAULT_TIMEOUT_MS = 30_000
-AUTOPILOT_PARTITIONS = 20
+AUTOPILOT_PARTITIONS = 50
 """From how many partitions a pop takes that leaves it to the server."""
 
 known_partition_id = lru_cache(maxsize=4096)(partition_id)

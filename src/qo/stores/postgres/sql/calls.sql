@@ -7,6 +7,9 @@ SELECT qo.push_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14
 -- name: push_any
 SELECT answer, other FROM qo.push_any($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
+-- name: push_named
+SELECT answer, other FROM qo.push_named($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+
 -- name: nonce
 SELECT answer FROM qo.nonces WHERE nonce = $1;
 

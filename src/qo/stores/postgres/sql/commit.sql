@@ -22,7 +22,7 @@ LANGUAGE sql STABLE AS $$
         LEFT JOIN qo.groups g ON g.queue_id = q.id AND g.name = i.grp
         LEFT JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = g.id
         LEFT JOIN qo.leases e ON e.token = i.token AND e.lane_id = l.id AND e.cursor_id = c.id AND NOT e.at_delivery
-        LEFT JOIN qo.dedupe d ON d.queue_id = q.id AND d.scope = 'key:' || i.key AND d.key = i.name
+        LEFT JOIN LATERAL (SELECT * FROM qo.dedupe x WHERE x.queue_id = q.id AND x.scope = 'key:' || i.key AND x.key = i.name LIMIT 1) d ON true
         LEFT JOIN LATERAL (SELECT o."offset" FROM qo.place_of(d.message_id) o WHERE o.lane_id = l.id) p ON d.message_id IS NOT NULL
     ) r;
 $$;

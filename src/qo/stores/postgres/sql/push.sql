@@ -237,9 +237,10 @@ BEGIN
     SELECT DISTINCT q.id, u.scope COLLATE "C", u.key COLLATE "C", '00000000-0000-0000-0000-000000000000'::uuid, '-infinity'::timestamptz, p_now
     FROM unnest(p_queues, p_scopes, p_keys) AS u (queue, scope, key) JOIN qo.queues q ON q.name = u.queue ORDER BY 1, 2, 3
     ON CONFLICT DO NOTHING;
-    PERFORM FROM qo.dedupe d WHERE (d.queue_id, d.scope, d.key) IN (
-        SELECT q.id, u.scope, u.key FROM unnest(p_queues, p_scopes, p_keys) AS u (queue, scope, key) JOIN qo.queues q ON q.name = u.queue)
-    ORDER BY d.queue_id, d.scope, d.key FOR UPDATE;
+    -- One by one, by the primary key: a join would be planned as a scan of all keys.
+    PERFORM FROM (SELECT DISTINCT q.id, u.scope COLLATE "C" AS scope, u.key COLLATE "C" AS key
+                  FROM unnest(p_queues, p_scopes, p_keys) AS u (queue, scope, key) JOIN qo.queues q ON q.name = u.queue ORDER BY 1, 2, 3) x
+    CROSS JOIN LATERAL (SELECT FROM qo.dedupe d WHERE d.queue_id = x.id AND d.scope = x.scope AND d.key = x.key LIMIT 1 FOR UPDATE) locked;
 END $$;
 
 -- Lock the keys that messages, and what is due of their lanes' intake, will ask for.
@@ -392,6 +393,86 @@ BEGIN
         IF qo.unsettled(q, v_now) > (q.rules ->> 'max_size')::bigint THEN RAISE EXCEPTION 'qo: full %', q.name; END IF;
     END LOOP;
     IF v_told THEN PERFORM qo.tell(ARRAY(SELECT DISTINCT unnest(p_queues))); END IF;
+END $$;
+
+-- Push messages of keyed lanes that have a name there and headers, and nothing more to say, in a few statements for all of them. Answers as
+-- `push_any` does; nothing at all, and nothing done, if it must be said to that: a queue's rules want more, a payload is too
+-- large, intake of a key is due. Raises `qo: new` as that does, and a unique violation if an id is known.
+CREATE FUNCTION qo.push_named(p_queues text[], p_keys text[], p_names text[], p_kinds text[], p_priorities integer[], p_ids uuid[],
+                          p_payloads bytea[], p_headers text[], p_own text[], p_now timestamptz)
+RETURNS TABLE (answer text, other text) LANGUAGE plpgsql AS $$
+DECLARE
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_name text;
+    v_count integer := cardinality(p_ids);
+    v_queues bigint[];      -- by message, as the following
+    v_windows interval[];
+    v_holders uuid[];       -- who holds its name; itself, if nobody did
+    v_fresh integer[];      -- numbers of those that enter
+    v_lanes bigint[];
+    v_distinct bigint[];
+    v_heads integer[];      -- the first message of each lane
+    v_tails bigint[];
+    v_entered timestamptz[];
+BEGIN
+    SELECT n INTO v_name FROM unnest(p_own) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n) LIMIT 1;
+    IF FOUND THEN RAISE EXCEPTION 'qo: new %', v_name; END IF;
+    IF EXISTS (SELECT FROM qo.queues k WHERE k.name = ANY (p_queues) AND k.rules ->> 'adorned' <> 'false')
+        OR EXISTS (SELECT FROM unnest(p_queues, p_payloads) AS m (queue, payload) LEFT JOIN qo.queues k ON k.name = m.queue
+                   WHERE k.id IS NULL OR octet_length(m.payload) > (k.rules ->> 'max_payload')::bigint)
+        OR EXISTS (SELECT FROM unnest(p_queues, p_keys) AS m (queue, key) JOIN qo.intake i ON i.queue = m.queue AND i.key = m.key
+                   AND i.canceled_at IS NULL AND i.due_at <= v_now) THEN
+        RETURN;
+    END IF;
+    PERFORM qo.lock_keys(p_queues, ARRAY(SELECT 'key:' || k FROM unnest(p_keys) k), p_names, v_now);
+    v_now := coalesce(p_now, clock_timestamp());
+    SELECT array_agg(q.id ORDER BY m.n), array_agg(make_interval(secs => (q.rules ->> 'dedupe_window')::double precision) ORDER BY m.n)
+    INTO v_queues, v_windows FROM unnest(p_queues) WITH ORDINALITY AS m (queue, n) JOIN qo.queues q ON q.name = m.queue;
+    -- A name is its holder's for the window; else the first's in this batch, where there is a window at all.
+    SELECT array_agg(coalesce(CASE WHEN d.until > v_now THEN d.message_id END,
+                              CASE WHEN m.win > interval '0' THEN m.first_id END, m.id) ORDER BY m.n)
+    INTO v_holders FROM (
+        SELECT u.*, first_value(u.id) OVER (PARTITION BY u.queue, u.key, u.name ORDER BY u.n) AS first_id
+        FROM unnest(v_queues, p_keys, p_names, p_ids, v_windows) WITH ORDINALITY AS u (queue, key, name, id, win, n)) m
+    LEFT JOIN LATERAL (SELECT * FROM qo.dedupe x WHERE x.queue_id = m.queue AND x.scope = 'key:' || m.key AND x.key = m.name LIMIT 1) d ON true;
+    v_fresh := ARRAY(SELECT n FROM unnest(p_ids, v_holders) WITH ORDINALITY AS m (id, holder, n) WHERE m.id = m.holder ORDER BY n);
+    IF cardinality(v_fresh) > 0 THEN
+        UPDATE qo.dedupe d SET message_id = m.id, until = v_now + m.win, checked_at = v_now + m.win
+        FROM (SELECT DISTINCT ON (v_queues[n], p_keys[n], p_names[n]) v_queues[n] AS queue, p_keys[n] AS key, p_names[n] AS name, p_ids[n] AS id,
+                     v_windows[n] AS win FROM unnest(v_fresh) n ORDER BY v_queues[n], p_keys[n], p_names[n], n DESC) m
+        WHERE d.queue_id = m.queue AND d.scope = 'key:' || m.key AND d.key = m.name;
+        v_lanes := qo.lanes_to_use(ARRAY(SELECT v_queues[n] FROM unnest(v_fresh) n), ARRAY(SELECT p_keys[n] FROM unnest(v_fresh) n),
+                                   ARRAY(SELECT p_kinds[n] FROM unnest(v_fresh) n), ARRAY(SELECT p_priorities[n] FROM unnest(v_fresh) n));
+        SELECT array_agg(x.lane), array_agg(x.head) INTO v_distinct, v_heads FROM (
+            SELECT u.lane, min(u.n) AS head FROM unnest(v_lanes, v_fresh) AS u (lane, n) GROUP BY u.lane ORDER BY u.lane) x;
+        PERFORM qo.lock_by_id(v_distinct);
+        v_now := coalesce(p_now, clock_timestamp());
+        SELECT array_agg(greatest(l.floor, t."offset" + 1) ORDER BY u.n), array_agg(greatest(v_now, l.floor_entered_at, t.entered_at) ORDER BY u.n)
+        INTO v_tails, v_entered FROM unnest(v_distinct) WITH ORDINALITY AS u (lane, n)
+        CROSS JOIN LATERAL (SELECT * FROM qo.lanes x WHERE x.id = u.lane LIMIT 1) l
+        LEFT JOIN LATERAL (SELECT m."offset", m.entered_at FROM qo.messages m WHERE m.lane_id = u.lane ORDER BY m."offset" DESC LIMIT 1) t ON true;
+        WITH coming AS MATERIALIZED (
+            SELECT u.lane, u.n, v_tails[d.n] + row_number() OVER (PARTITION BY u.lane ORDER BY u.n) - 1 AS place, v_entered[d.n] AS entered
+            FROM unnest(v_lanes, v_fresh) AS u (lane, n) JOIN unnest(v_distinct) WITH ORDINALITY AS d (lane, n) ON d.lane = u.lane
+        ), placed AS (
+            INSERT INTO qo.id_runs (first, last, lane_id, "offset") SELECT p_ids[c.n], p_ids[c.n], c.lane, c.place FROM coming c
+            WHERE NOT EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= p_ids[c.n] ORDER BY i.first DESC LIMIT 1) b
+                              WHERE b.last >= p_ids[c.n]) RETURNING 1
+        ), written AS (
+            INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, headers, created_at, entered_at)
+            SELECT c.lane, c.place, p_ids[c.n], p_kinds[c.n], p_priorities[c.n], p_payloads[c.n], p_headers[c.n], v_now, c.entered FROM coming c
+        )
+        SELECT count(*) INTO v_count FROM placed;
+        IF v_count < cardinality(v_fresh) THEN RAISE unique_violation USING MESSAGE = 'qo: known id'; END IF;
+        IF EXISTS (SELECT FROM qo.cursors WHERE lane_id = ANY (v_distinct) AND state = 'idle')
+                AND qo.wake(v_distinct, ARRAY(SELECT p_kinds[n] FROM unnest(v_heads) WITH ORDINALITY AS h (n, o) ORDER BY o),
+                            ARRAY(SELECT p_priorities[n] FROM unnest(v_heads) WITH ORDINALITY AS h (n, o) ORDER BY o), v_entered, '{}', NULL) > 0 THEN
+            PERFORM qo.tell(ARRAY(SELECT DISTINCT unnest(p_queues)));
+        END IF;
+        PERFORM qo.to_tidy(v_distinct, v_now);
+    END IF;
+    RETURN QUERY SELECT CASE WHEN m.id = m.holder THEN 'stored' ELSE 'duplicate' END, CASE WHEN m.id <> m.holder THEN m.holder::text END
+    FROM unnest(p_ids, v_holders) WITH ORDINALITY AS m (id, holder, n) ORDER BY m.n;
 END $$;
 
 -- Move all that is due for one key into its lane, which the caller has locked, so that a push comes after it.
