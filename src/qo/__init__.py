@@ -37,6 +37,10 @@ from qo.core.polling import PollingStrategy
 from qo.core.queue import History, QueueSettings
 from qo.core.retry import RetryPolicy
 from qo.core.version import __version__ as __version__
+from qo.worker.errors import PermanentError, RetryableError, Snooze
+from qo.worker.options import WorkerRunOptions
+from qo.worker.tasks import Context
+from qo.worker.worker import Worker
 
 __all__ = [
     "AlreadyExists",
@@ -45,6 +49,7 @@ __all__ = [
     "Closed",
     "Complete",
     "Conflict",
+    "Context",
     "DeadLetter",
     "Dedupe",
     "Delivery",
@@ -62,6 +67,7 @@ __all__ = [
     "LeaseLost",
     "Message",
     "NotFound",
+    "PermanentError",
     "PollingStrategy",
     "QoError",
     "Queue",
@@ -69,7 +75,9 @@ __all__ = [
     "QueueSettings",
     "Release",
     "RetryPolicy",
+    "RetryableError",
     "RolledBack",
+    "Snooze",
     "StoreFull",
     "SyncClient",
     "SyncDelivery",
@@ -80,6 +88,8 @@ __all__ = [
     "TooLarge",
     "Unauthenticated",
     "Unavailable",
+    "Worker",
+    "WorkerRunOptions",
     "connect",
     "enqueue",
 ]

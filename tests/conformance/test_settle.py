@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from qo.core.lease import Claimed, Complete, Done, Extended, LeaseToken, Lost, Settlement, Undone, Unit
+from qo.core.lease import Claimed, Complete, Done, Extended, Fail, LeaseToken, Lost, Settlement, Undone, Unit, Verdict
 from qo.core.message import Dedupe, Stored
 from qo.core.retry import RetryPolicy
 from tests.conformance.saying import (
@@ -22,6 +22,7 @@ from tests.conformance.saying import (
     nothing,
     payloads,
     released,
+    say,
     settle,
     want,
 )
@@ -274,3 +275,19 @@ async def test_many_lanes_are_completed_and_claimed_on_in_one_call(store):
         held = list(claimed.deliveries) if isinstance(claimed, Claimed) else []
     assert held == []
     assert (await store.depth(ORDERS, "default")).ready == 0
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_failure_that_is_free_uses_no_attempt(store, clock, key):
+    await store.configure(ORDERS, {"retry": {"attempts": 1}})
+    await store.push([message(key=key)])
+    for _ in range(3):
+        [held] = await claim(store)
+        assert held.attempt == 1
+        [answer] = await settle(store, say(held, Fail("later", timedelta(seconds=5), free=True)))
+        assert answer.verdict is Verdict.RETRYING
+        assert (await nothing(store)).ask_again == clock.now() + timedelta(seconds=5)
+        clock.move(seconds=5)
+    [held] = await claim(store)
+    [answer] = await settle(store, failed(held))
+    assert answer.verdict is Verdict.BURIED

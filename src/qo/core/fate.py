@@ -67,6 +67,9 @@ def fate_of_report(report: Report, standing: Standing, settings: QueueSettings, 
     if standing.canceled:
         return Canceled("canceled")
     match report:
+        case Fail(free=True):
+            rest = report.after or timedelta(0)
+            return _unless_expired(standing, Again(now + rest, standing.attempts, 0))
         case Fail():
             attempts = standing.attempts + 1
             if settings.retry.exhausted(attempts):

@@ -127,14 +127,20 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """It failed. Try again after the policy's rest, or after `after` if that is given."""
+    """It failed. Try again after the policy's rest, or after `after` if that is given.
+
+    `free` uses no attempt: it is not that it failed, but that it is to be tried later.
+    """
 
     error: str = ""
     after: timedelta | None = None
+    free: bool = False
 
     def __post_init__(self) -> None:
         if self.after is not None and self.after < timedelta(0):
             raise Invalid("after", "must not be negative")
+        if self.free and self.after is None:
+            raise Invalid("after", "must say how much later, where no attempt is used")
 
 
 class Release(msgspec.Struct, frozen=True):

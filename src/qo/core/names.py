@@ -17,6 +17,7 @@ KEY_LIMIT = 512
 
 DEFAULT_GROUP = "default"
 DEFAULT_KIND = "default"
+DEFAULT_QUEUE = "default"
 DEFAULT_SCHEMA = "qo"
 """Where qo's tables are in a database, unless told otherwise."""
 

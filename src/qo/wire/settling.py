@@ -40,6 +40,7 @@ from qo.wire.messages import MessageBody, PushedBody
 class ReportKind(StrEnum):
     COMPLETE = "complete"
     FAIL = "fail"
+    SNOOZE = "snooze"
     RELEASE = "release"
     BURY = "bury"
 
@@ -156,6 +157,8 @@ def _report(body: SettlementBody) -> Report:
             return Complete(unpacked_result("result", body.result, body.result_base64))
         case ReportKind.FAIL:
             return Fail(body.error, after)
+        case ReportKind.SNOOZE:
+            return Fail(body.error, after, free=True)
         case ReportKind.RELEASE:
             return Release()
         case ReportKind.BURY:
@@ -169,8 +172,8 @@ def write_settlement(item: Settlement) -> SettlementBody:
     match item.report:
         case Complete(result):
             body.result, body.result_base64 = packed_result(result)
-        case Fail(error, after):
-            body.report, body.error = ReportKind.FAIL, error
+        case Fail(error, after, free):
+            body.report, body.error = ReportKind.SNOOZE if free else ReportKind.FAIL, error
             body.after_seconds = None if after is None else after.total_seconds()
         case Release():
             body.report = ReportKind.RELEASE

@@ -140,6 +140,8 @@ def columns_of(settlements: Sequence[Settlement]) -> tuple[list[Any], ...]:
 
 
 def _word(report: Report) -> str:
+    if isinstance(report, Fail) and report.free:
+        return "snooze"
     return "retry" if isinstance(report, Release) and report.after_done else WORDS[type(report)]
 
 

@@ -5,7 +5,7 @@
 CREATE TYPE qo.report AS (
     number integer,
     "offset" bigint,
-    what text,                      -- complete, fail, release, retry (what is before it is done, this is given back), bury
+    what text,                      -- complete, fail, snooze (a failure that uses no attempt), release, retry (what is before it is done, this is given back), bury
     error text,
     after double precision,         -- seconds; NULL: as the queue's policy says
     result bytea,
@@ -93,6 +93,9 @@ BEGIN
         reason := 'failed'; attempts := p_attempts + 1;
     ELSIF v_expired THEN
         verdict := 'canceled'; reason := 'expired';
+    ELSIF i.what = 'snooze' THEN
+        verdict := 'retrying'; losses := 0;
+        at := p_now + make_interval(secs => i.after);
     ELSIF i.what = 'fail' THEN
         verdict := 'retrying'; attempts := p_attempts + 1; losses := 0;
         at := p_now + coalesce(make_interval(secs => i.after), qo.rest_after(q.rules, attempts, p_draw));

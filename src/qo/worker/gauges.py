@@ -1,0 +1,35 @@
+"""What a worker counts, named as its specification names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from qo.core.lease import Bury, Complete, Fail, Report
+from qo.metrics.registry import SIZES, Registry
+
+OUTCOMES: dict[type, str] = {Complete: "completed", Fail: "failed", Bury: "buried"}
+
+
+class Gauges:
+    def __init__(self) -> None:
+        self.registry = show = Registry()
+        self._completed = show.counter("worker_tasks_completed_total", "Tasks that ended, by outcome.", ["outcome"])
+        self._seconds = show.histogram("worker_task_duration_seconds", "How long tasks took.")
+        self._claims = show.counter("worker_claims_total", "Claims that took something.")
+        self._sizes = show.histogram("worker_claim_size", "Messages that a claim took.", [], SIZES)
+        self.succeeded = self.failed = 0
+
+    def in_flight(self, read: Callable[[], float]) -> None:
+        self.registry.gauge("worker_in_flight_tasks", "Tasks that are claimed and not settled.", read)
+
+    def claimed(self, count: int) -> None:
+        self._claims.add(1)
+        self._sizes.observe(count)
+
+    def settled(self, report: Report, seconds: float) -> None:
+        self._completed.add(1, OUTCOMES.get(type(report), "released"))
+        self._seconds.observe(seconds)
+        if isinstance(report, Complete):
+            self.succeeded += 1
+        else:
+            self.failed += 1

@@ -1,0 +1,330 @@
+"""The machinery: claims, settles, and keeps leases, on a loop that no task can block."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple, Protocol
+
+from qo.client.front import Front
+from qo.core.errors import QoError
+from qo.core.lease import (
+    Answer,
+    Claimed,
+    Delivered,
+    Extension,
+    LeaseToken,
+    Lost,
+    Nothing,
+    Place,
+    Release,
+    Report,
+    Settled,
+    Settlement,
+    Want,
+)
+from qo.worker.gauges import Gauges
+from qo.worker.options import WorkerRunOptions
+from qo.worker.pressure import Pressure, claim_size, memory_usage
+
+log = logging.getLogger("qo.worker")
+
+EXTEND_AFTER = 3
+"""Leases are extended when a third of them is over."""
+SETTLE_LIMIT = 1000
+MEMORY_SECONDS = 1.0
+FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.1, 10.0
+
+At = tuple[str, int, int]
+"""A message under a lease: its token, lane and offset."""
+
+
+def at(delivered: Delivered) -> At:
+    return delivered.token, delivered.lane, delivered.offset
+
+
+class Host(Protocol):
+    """The user's side. Both calls are thread-safe, and return at once."""
+
+    def start(self, deliveries: Sequence[Delivered]) -> None: ...
+
+    def give_up(self, places: Sequence[At], *, lost: bool) -> None:
+        """Stop working on these: canceled, or lost."""
+        ...
+
+
+class Finished(NamedTuple):
+    delivered: Delivered
+    report: Report
+    started_at: datetime
+    seconds: float
+
+
+class Machinery:
+    """Lives on one loop; `done` and `stop_soon` may be called from any thread."""
+
+    def __init__(
+        self,
+        front: Front,
+        host: Host,
+        options: WorkerRunOptions,
+        *,
+        queues: tuple[str, ...],
+        kinds: frozenset[str],
+        group: str,
+        owner: str,
+        gauges: Gauges,
+    ) -> None:
+        self._front = front
+        self._host = host
+        self._options = options
+        self._queues, self._kinds, self._group, self._owner = queues, kinds, group, owner
+        self._gauges = gauges
+        self._loop = asyncio.get_running_loop()
+        self._held: dict[At, Delivered] = {}
+        self._begun: dict[At, datetime] = {}
+        self._parked = 0
+        self._finished: deque[Finished] = deque()
+        self._some = asyncio.Event()
+        self._wake_scheduled = False
+        self._freed = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._empty = asyncio.Event()
+        self.pressure = Pressure(options.memory_limit, options.latency_threshold_seconds)
+        self._memory = (float("-inf"), 0.0)
+        gauges.in_flight(lambda: len(self._held))
+
+    # From any thread
+
+    def done(self, finished: Finished) -> None:
+        """A task has ended."""
+        self._finished.append(finished)
+        if not self._wake_scheduled:
+            self._wake_scheduled = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: its leases run out
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def stop_soon(self, *, now: bool) -> None:
+        """Claim no more; `now`: do not wait for what runs either."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stop, now)
+
+    def extend_soon(self, delivered: Delivered, length: timedelta) -> None:
+        extension = Extension(token=delivered.token, lease=length)
+        asyncio.run_coroutine_threadsafe(self._extend([extension]), self._loop)
+
+    # On its own loop
+
+    async def run(self) -> None:
+        """Until told to stop, and everything is settled or released."""
+        parts = [asyncio.create_task(part()) for part in (self._claim_on_and_on, self._settle_on_and_on, self._keep)]
+        claiming, *_ = parts
+        try:
+            stopped = asyncio.create_task(self._stopping.wait())
+            await asyncio.wait([stopped, *parts], return_when=asyncio.FIRST_COMPLETED)
+            stopped.cancel()
+            claiming.cancel()
+            await asyncio.gather(claiming, return_exceptions=True)
+            await self._let_finish()
+        finally:
+            for part in parts:
+                part.cancel()
+            answers = await asyncio.gather(*parts, return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+
+    def _wake(self) -> None:
+        self._wake_scheduled = False
+        self._some.set()
+
+    def _stop(self, now: bool) -> None:
+        self._stopping.set()
+        if now:
+            self._hurry.set()
+
+    @property
+    def free(self) -> int:
+        return self._options.max_concurrent_tasks - len(self._held) - self._parked
+
+    def _want(self, messages: int) -> Want:
+        options = self._options
+        return Want(
+            token=LeaseToken(secrets.token_hex(16)),
+            queues=self._queues,
+            group=self._group,
+            kinds=self._kinds,
+            messages=messages,
+            lane_messages=options.lane_batch,
+            lease=options.lease,
+            owner=self._owner,
+        )
+
+    def _claim_size(self) -> int:
+        read_at, memory = self._memory
+        now = time.monotonic()
+        if now - read_at > MEMORY_SECONDS:
+            self._memory = now, memory_usage()
+            memory = self._memory[1]
+        options = self._options
+        factor = self.pressure.factor(memory)
+        return claim_size(self.free, options.max_concurrent_tasks, options.claim_batch_size, factor)
+
+    async def _claim_on_and_on(self) -> None:
+        rest = FIRST_REST_SECONDS
+        while not self._stopping.is_set():
+            self._freed.clear()
+            size = self._claim_size()
+            if size == 0:
+                await self._freed.wait()
+                continue
+            self._parked = size
+            try:
+                answer = await self._front.claim_or_wait(self._want(size), None)
+            except QoError as error:
+                log.warning("could not claim: %s; trying again in %.1f s", error, rest)
+                await asyncio.sleep(rest)
+                rest = min(rest * 2, LONGEST_REST_SECONDS)
+                continue
+            finally:
+                self._parked = 0
+            rest = FIRST_REST_SECONDS
+            if isinstance(answer, Nothing):
+                return  # whoever waits for ever is told nothing only when the store is closed
+            self._take(answer)
+
+    def _take(self, claimed: Claimed) -> None:
+        self._gauges.claimed(len(claimed.deliveries))
+        now = datetime.now(UTC)
+        for each in claimed.deliveries:
+            self._held[at(each)] = each
+            self._begun[at(each)] = now
+        self._host.start(claimed.deliveries)
+
+    async def _settle_on_and_on(self) -> None:
+        while True:
+            await self._some.wait()
+            self._some.clear()
+            while self._finished:
+                batch = [self._finished.popleft() for _ in range(min(len(self._finished), SETTLE_LIMIT))]
+                await self._settle(batch)
+
+    async def _settle(self, batch: Sequence[Finished]) -> None:
+        known = [each for each in batch if at(each.delivered) in self._held]
+        items = [
+            Settlement(
+                token=each.delivered.token,
+                lane=each.delivered.lane,
+                offset=each.delivered.offset,
+                report=each.report,
+                started_at=each.started_at,
+            )
+            for each in known
+        ]
+        for each in batch:
+            self.pressure.took(each.seconds)
+        if not items:
+            return
+        then = [] if self._stopping.is_set() else [self._want(min(len(items), self._options.claim_batch_size))]
+        answers, claimed = await self._said(items, then)
+        for each in known:
+            self._drop(at(each.delivered))
+        self._note(known, answers)
+        for answer in claimed:
+            if isinstance(answer, Claimed):
+                self._take(answer)
+        self._after_dropping()
+
+    async def _said(
+        self, items: Sequence[Settlement], then: Sequence[Want]
+    ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
+        """Settle, however long that takes: what is not said in time is lost, and told so."""
+        rest = FIRST_REST_SECONDS
+        while True:
+            try:
+                return await self._front.settle(items, then)
+            except QoError as error:
+                if self._hurry.is_set():
+                    return [], []
+                log.warning("could not settle %d messages: %s; trying again in %.1f s", len(items), error, rest)
+                await asyncio.sleep(rest)
+                rest = min(rest * 2, LONGEST_REST_SECONDS)
+
+    def _note(self, finished: Sequence[Finished], answers: Sequence[Settled]) -> None:
+        for each, answer in zip(finished, answers, strict=False):
+            self._gauges.settled(each.report, each.seconds)
+            if answer.answer not in (Answer.SETTLED, Answer.REPEATED):
+                log.warning("message %s was not ours any more when it was settled", each.delivered.id.hex())
+
+    def _drop(self, place: At) -> None:
+        self._held.pop(place, None)
+        self._begun.pop(place, None)
+
+    def _after_dropping(self) -> None:
+        self._freed.set()
+        if not self._held:
+            self._empty.set()
+
+    async def _keep(self) -> None:
+        """Extend every lease when a third of its time is over; one call for all of them."""
+        every = self._options.lease.total_seconds() / EXTEND_AFTER
+        while True:
+            await asyncio.sleep(every)
+            tokens = dict.fromkeys(token for token, _, _ in self._held)
+            if not tokens:
+                continue
+            started: dict[str, list[Place]] = {token: [] for token in tokens}
+            for (token, lane, offset), each in self._held.items():
+                started[token].append(Place(each.lane, offset))
+                assert lane == each.lane
+            await self._extend(
+                [
+                    Extension(token=LeaseToken(token), lease=self._options.lease, started=tuple(started[token]))
+                    for token in tokens
+                ]
+            )
+
+    async def _extend(self, extensions: Sequence[Extension]) -> None:
+        try:
+            answers = await self._front.extend(extensions)
+        except QoError as error:
+            log.warning("could not extend %d leases: %s", len(extensions), error)
+            return
+        for extension, answer in zip(extensions, answers, strict=True):
+            own = [place for place in self._held if place[0] == extension.token]
+            if isinstance(answer, Lost):
+                for place in own:
+                    self._drop(place)
+                self._host.give_up(own, lost=True)
+                self._after_dropping()
+            elif answer.canceled:
+                canceled = {(place.lane, place.offset) for place in answer.canceled}
+                self._host.give_up([place for place in own if place[1:] in canceled], lost=False)
+
+    async def _let_finish(self) -> None:
+        """Wait for what runs, as long as the grace period is; then give the rest back, with no attempt used."""
+        self._empty.clear()
+        if self._held:
+            waits = [asyncio.create_task(each.wait()) for each in (self._empty, self._hurry)]
+            seconds = self._options.grace_seconds
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            for each in waits:
+                each.cancel()
+        self._hurry.set()
+        left = list(self._held.values())
+        if left:
+            self._host.give_up(list(self._held), lost=True)
+            items = [
+                Settlement(token=each.token, lane=each.lane, offset=each.offset, report=Release()) for each in left
+            ]
+            self._held.clear()
+            log.info("released %d messages that were not finished", len(left))
+            with contextlib.suppress(QoError):
+                await self._front.settle(items)

@@ -1,0 +1,439 @@
+"""Workers: tasks as plain functions, many at once, in order within a key."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+import qo
+from qo.core.lease import Fail
+from qo.worker.pressure import Pressure, Watermark, claim_size, memory_usage
+from tests.postgres import Server, new_schema
+from tests.serving import Serving
+
+STORES = ["sqlite", "postgres", "http"]
+
+
+@pytest.fixture(scope="module")
+def database():
+    server = Server().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=STORES)
+def url(request, tmp_path, database):
+    with contextlib.ExitStack() as stack:
+        if request.param == "http":
+            yield stack.enter_context(Serving(tmp_path)).url
+        elif request.param == "postgres":
+            yield f"{database.url}&schema={new_schema()}"
+        else:
+            yield f"sqlite:///{tmp_path}/qo.db"
+
+
+@contextlib.asynccontextmanager
+async def working(worker: qo.Worker, **options: Any):
+    """A worker that runs in the background, and stops when it is left."""
+    options.setdefault("signals", False)
+    task = asyncio.create_task(worker.run(qo.WorkerRunOptions(**options)))
+    try:
+        yield task
+    finally:
+        worker.stop()
+        await asyncio.wait_for(task, 60)
+
+
+async def until(condition) -> None:
+    async with asyncio.timeout(60):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+# The five tests of the seed
+
+
+async def test_tasks_of_one_workflow_run_in_sequence(url):
+    worker = qo.Worker(url, queues="q")
+    seen: list[int] = []
+    running = 0
+
+    @worker.task("step")
+    async def step(number: int) -> None:
+        nonlocal running
+        running += 1
+        assert running == 1, "two of one workflow at once"
+        await asyncio.sleep(0.002)
+        seen.append(number)
+        running -= 1
+
+    async with qo.connect(url) as client, working(worker):
+        for number in range(10):
+            await client.queue("q").push(number, kind="step", key="workflow")
+        await until(lambda: len(seen) == 10)
+    assert seen == list(range(10))
+
+
+async def test_workflows_run_in_parallel(url):
+    worker = qo.Worker(url, queues="q")
+    running = most = done = 0
+
+    @worker.task()
+    async def step(_: int) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await until(lambda: most == 100)
+        running -= 1
+        done += 1
+
+    async with qo.connect(url) as client, working(worker):
+        messages = [qo.Message(number, kind="step", key=f"w{number}") for number in range(100)]
+        await client.queue("q").push_many(messages)
+        await until(lambda: done == 100)
+    assert most == 100
+
+
+async def test_a_flood_is_bounded_by_the_slots(url):
+    worker = qo.Worker(url, queues="q")
+    running = most = done = 0
+
+    @worker.task()
+    async def step(_: int) -> None:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        done += 1
+
+    async with qo.connect(url) as client:
+        for start in range(0, 3000, 1000):
+            await client.queue("q").push_many([qo.Message(start + number, kind="step") for number in range(1000)])
+        async with working(worker, max_concurrent_tasks=50):
+            await until(lambda: done == 3000)
+    assert most <= 50
+
+
+async def test_a_task_that_blocks_the_loop_keeps_its_lease(url):
+    worker = qo.Worker(url, queues="q")
+    runs: list[int] = []
+
+    @worker.task()
+    async def block(number: int) -> str:
+        runs.append(number)
+        time.sleep(1.5)  # three lease terms
+        return "done"
+
+    async with qo.connect(url) as client, working(worker, lease=timedelta(seconds=0.5)):
+        job = await client.queue("q").submit("block", 1)
+        assert await job.result(timeout=30) == "done"
+    assert runs == [1]
+
+
+# What a task may say
+
+
+async def test_results_errors_retries_and_burials(url):
+    worker = qo.Worker(url, queues="q")
+    attempts: dict[str, int] = {}
+
+    def count(name: str) -> int:
+        attempts[name] = attempts.get(name, 0) + 1
+        return attempts[name]
+
+    @worker.task()
+    async def good(payload: dict) -> dict:
+        return {"double": payload["n"] * 2}
+
+    @worker.task()
+    async def retried(_: Any, context: qo.Context) -> int:
+        if count("retried") < 3:
+            raise qo.RetryableError("not yet", after=0.01)
+        return context.attempt
+
+    @worker.task()
+    async def permanent(_: Any) -> None:
+        count("permanent")
+        raise qo.PermanentError("never")
+
+    @worker.task(retry=qo.RetryPolicy(attempts=2, delay=timedelta(0)))
+    async def own_policy(_: Any) -> None:
+        count("own_policy")
+        raise ValueError("bad luck")
+
+    @worker.task()
+    async def snoozed(_: Any, context: qo.Context) -> int:
+        if count("snoozed") < 4:
+            raise qo.Snooze(0.01)
+        return context.attempt
+
+    @worker.task(timeout=0.05, retry=qo.RetryPolicy(attempts=1))
+    async def slow(_: Any) -> None:
+        await asyncio.sleep(60)
+
+    @worker.task()
+    def in_a_thread(number: int) -> int:
+        time.sleep(0.01)
+        return number + 1
+
+    async with qo.connect(url) as client, working(worker):
+        queue = client.queue("q")
+        jobs = {name: await queue.submit(name, {"n": 4}) for name in worker.tasks if name != "in_a_thread"}
+        jobs["in_a_thread"] = await queue.submit("in_a_thread", 41)
+        assert await jobs["good"].result(timeout=30) == {"double": 8}
+        assert await jobs["retried"].result(timeout=30) == 3
+        assert await jobs["snoozed"].result(timeout=30) == 1, "no attempt is used"
+        assert await jobs["in_a_thread"].result(timeout=30) == 42
+        for name, error in (("permanent", "never"), ("own_policy", "bad luck"), ("slow", "longer than 0.05 s")):
+            with pytest.raises(qo.JobFailed, match=error):
+                await jobs[name].result(timeout=30)
+        assert {each.kind for each in await queue.dead.list()} == {"permanent", "own_policy", "slow"}
+    assert attempts == {"retried": 3, "permanent": 1, "own_policy": 2, "snoozed": 4}
+
+
+@dataclasses.dataclass
+class Order:
+    customer: int
+    cents: int = 0
+
+
+async def test_payloads_are_typed_and_a_bad_one_is_buried(url):
+    worker = qo.Worker(url, queues="q")
+    seen: list[Order] = []
+
+    @worker.task()
+    async def charge(order: Order) -> None:
+        seen.append(order)
+
+    async with qo.connect(url) as client, working(worker):
+        good = await client.queue("q").submit("charge", {"customer": 7, "cents": 5})
+        bad = await client.queue("q").submit("charge", {"customer": "seven"})
+        await good.result(timeout=30)
+        with pytest.raises(qo.JobFailed, match=r"not what task 'charge' takes.*customer"):
+            await bad.result(timeout=30)
+    assert seen == [Order(7, 5)]
+
+
+async def test_a_worker_takes_only_kinds_that_it_knows(url):
+    worker = qo.Worker(url, queues="q")
+
+    @worker.task()
+    async def known(_: int) -> None: ...
+
+    async with qo.connect(url) as client, working(worker):
+        queue = client.queue("q")
+        await queue.push(1, kind="unknown")
+        await queue.push(2, kind="unknown", key="k")
+        job = await queue.submit("known", 3)
+        await job.result(timeout=30)
+        assert (await queue.depth()).ready == 2
+
+
+async def test_a_canceled_task_is_stopped(url):
+    worker = qo.Worker(url, queues="q")
+    started, stopped = asyncio.Event(), asyncio.Event()
+
+    @worker.task()
+    async def long(_: int, context: qo.Context) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            assert context.cancelled
+            stopped.set()
+
+    async with qo.connect(url) as client, working(worker, lease=timedelta(seconds=0.6)):
+        job = await client.queue("q").submit("long", 1)
+        await started.wait()
+        await job.cancel()
+        await asyncio.wait_for(stopped.wait(), 30)
+        with pytest.raises(qo.JobCanceled):
+            await job.result(timeout=30)
+
+
+# Stopping
+
+
+async def test_stopping_lets_tasks_finish_and_releases_the_rest(url):
+    worker = qo.Worker(url, queues="q")
+    go, started = asyncio.Event(), 0
+
+    @worker.task()
+    async def quick(_: int) -> None:
+        nonlocal started
+        started += 1
+        await go.wait()
+
+    @worker.task()
+    async def endless(_: int) -> None:
+        nonlocal started
+        started += 1
+        await asyncio.sleep(600)
+
+    async with qo.connect(url) as client:
+        queue = client.queue("q")
+        one = await queue.submit("quick", 1)
+        two = await queue.submit("endless", 2)
+        running = asyncio.create_task(worker.run(qo.WorkerRunOptions(signals=False, grace_seconds=0.3)))
+        await until(lambda: started == 2)
+        worker.stop()
+        go.set()
+        await asyncio.wait_for(running, 30)
+        assert await one.status() == qo.JobState.SUCCEEDED
+        job = await two.info()
+        assert (job.state, job.attempt) == (qo.JobState.QUEUED, 0)
+        [again] = await queue.claim()
+        assert again.attempt == 1, "no attempt was used"
+
+
+async def test_a_worker_on_the_queue_of_an_open_client():
+    async with qo.connect("sqlite://:memory:") as client:
+        worker = qo.Worker(client.queue("q"))
+        told: list[str] = []
+
+        @worker.task()
+        async def step(number: int) -> int:
+            return number + 1
+
+        for event in ("start", "success", "failure", "shutdown"):
+            worker.on(event)(lambda *_, event=event: told.append(event))
+
+        async with working(worker):
+            assert await (await client.queue("q").submit("step", 1)).result(timeout=10) == 2
+            await until(lambda: "success" in told)
+        assert told == ["start", "success", "shutdown"]
+
+
+async def test_metrics_on_a_port(tmp_path):
+    worker = qo.Worker(f"sqlite:///{tmp_path}/qo.db", queues="q")
+
+    @worker.task()
+    async def step(_: int) -> None: ...
+
+    port = _free_port()
+    async with qo.connect(f"sqlite:///{tmp_path}/qo.db") as client, working(worker, metrics_port=port):
+        await (await client.queue("q").submit("step", 1)).result(timeout=30)
+        address = f"http://127.0.0.1:{port}/metrics"
+
+        def text() -> str:
+            with urlopen(address, timeout=10) as answer:
+                return answer.read().decode()
+
+        async with asyncio.timeout(30):
+            while 'worker_tasks_completed_total{outcome="completed"} 1' not in (said := await asyncio.to_thread(text)):
+                await asyncio.sleep(0.01)
+    for name in ("worker_in_flight_tasks", "worker_task_duration_seconds", "worker_claims_total", "worker_claim_size"):
+        assert name in said
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def test_cpu_tasks_run_in_processes(tmp_path):
+    (tmp_path / "app.py").write_text(
+        "import os, qo\n"
+        f"worker = qo.Worker('sqlite:///{tmp_path}/qo.db', queues='q')\n"
+        "@worker.task(cpu=True)\n"
+        "def crunch(number): return [number * number, os.getpid()]\n"
+    )
+    import os
+    import signal
+    import subprocess
+    import sys
+
+    with qo.connect(f"sqlite:///{tmp_path}/qo.db") as client:
+        job = client.queue("q").submit("crunch", 12)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "qo.cli.main", "work", "app:worker"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            result = job.result(timeout=60)
+            assert result[0] == 144
+            assert result[1] not in (process.pid, os.getpid())
+            process.send_signal(signal.SIGTERM)
+            _, said = process.communicate(timeout=30)
+            assert process.returncode == 0, said
+            assert "1 tasks done" in said
+        finally:
+            process.kill()
+            process.communicate()
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda worker: worker.task()(lambda: None), "must take the payload"),
+        (lambda worker: worker.task("a", concurrency=0)(lambda p: None), "at least 1"),
+        (lambda worker: [worker.task("a")(lambda p: None) for _ in range(2)], "there already"),
+        (lambda worker: worker.on("nothing"), "must be one of"),
+        (lambda worker: worker.task("a", cpu=True)(lambda p, c: None), "cannot take a context"),
+        (lambda worker: qo.WorkerRunOptions(max_concurrent_tasks=0), "max_concurrent_tasks"),
+    ],
+)
+def test_mistakes_are_named(make, says):
+    with pytest.raises(qo.Invalid, match=says):
+        make(qo.Worker())
+
+
+async def test_a_worker_without_tasks_does_not_run():
+    with pytest.raises(qo.Invalid, match="no tasks"):
+        await qo.Worker().run()
+
+
+# Pressure
+
+
+def test_how_much_is_claimed():
+    assert claim_size(1000, 1000, 50, 1.0) == 50
+    assert claim_size(99, 1000, 50, 1.0) == 0, "below a tenth"
+    assert claim_size(100, 1000, 50, 1.0) == 50
+    assert claim_size(30, 100, 50, 1.0) == 30, "never more than are free"
+    assert claim_size(1, 1, 50, 1.0) == 1
+    assert claim_size(1000, 1000, 50, 0.5) == 25
+
+
+def test_pressure_has_watermarks():
+    memory = Watermark(0.8)
+    assert [memory.note(value) for value in (0.7, 0.81, 0.79, 0.77, 0.75)] == [False, True, True, True, False]
+    pressure = Pressure(0.8, 1.0)
+    assert pressure.factor(0.5) == 1.0
+    assert pressure.factor(0.9) == 0.5
+    for _ in range(100):
+        pressure.took(2.0)
+    assert pressure.factor(0.9) == pytest.approx(0.35)
+    assert pressure.factor(0.1) == pytest.approx(0.7)
+
+
+def test_memory_is_the_container_s_if_there_is_a_limit(tmp_path):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 1000 kB\nMemAvailable: 250 kB\n")
+    assert memory_usage(tmp_path) == 0.75
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/memory.current").write_text("90\n")
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
+    assert memory_usage(tmp_path) == 0.75
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("100\n")
+    assert memory_usage(tmp_path) == 0.9
+    assert memory_usage(Path("/no/such/place")) == 0.0
+
+
+def test_a_failure_that_is_free_says_when():
+    with pytest.raises(qo.Invalid, match="how much later"):
+        Fail("later", free=True)
