@@ -1,0 +1,125 @@
+"""Workers beside their peers: no-op tasks per second in one process, many that sleep, and what an idle one costs.
+
+`python -m benchmarks.worker [--quick] [--no-peers]`. Peers run on PostgreSQL, each on a database of its own, rounds
+interleaved; medians of one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.postgres import Server as Database
+
+import qo
+from benchmarks.contenders import HERE, PEERS, Contender, Race, Stable
+from benchmarks.http import resident, serving
+
+WORKER = Contender("qo worker", "qo_worker_peer.py", setup=("outcome",))
+CHILD = """
+import asyncio, sys, uvloop, qo
+worker = qo.Worker(sys.argv[1], queues="q")
+done = 0
+@worker.task("noop")
+async def noop(_):
+    global done
+    done += 1
+    if done == int(sys.argv[2]): worker.stop()
+@worker.task("sleep")
+async def sleep(_):
+    await asyncio.sleep(float(sys.argv[3]))
+    await noop(_)
+uvloop.run(worker.run())
+"""
+
+
+async def stock(url: str, kind: str, count: int) -> None:
+    async with qo.connect(url) as client:
+        for start in range(0, count, 1000):
+            await client.queue("q").push_many([qo.Message(start, kind=kind)] * min(1000, count - start))
+
+
+def run(url: str, kind: str, count: int, seconds: float = 0.0) -> float:
+    """Seconds that a worker process takes for so many tasks, from its start to its end."""
+    asyncio.run(stock(url, kind, count))
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", CHILD, url, str(count), str(seconds)], check=True)
+    return time.perf_counter() - began
+
+
+def rate(url: str, count: int) -> float:
+    """No-op tasks per second, without the time that a process needs to start."""
+    idle = run(url, "noop", 1)
+    return count / max(run(url, "noop", count) - idle, 1e-9)
+
+
+def idle(url: str, seconds: float) -> tuple[float, float]:
+    """The share of a core that an idle worker uses; and KiB of memory for each of many tasks that wait."""
+    process = subprocess.Popen([sys.executable, "-c", CHILD, url, "100000000", "600"])
+    try:
+        time.sleep(3)
+        before, memory = _cpu(process.pid), resident(process.pid)
+        time.sleep(seconds)
+        share = (_cpu(process.pid) - before) / seconds
+        asyncio.run(stock(url, "sleep", 900))
+        time.sleep(4)
+        return share, (resident(process.pid) - memory) / 900 / 1024
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    command = argparse.ArgumentParser(description=__doc__)
+    command.add_argument("--quick", action="store_true", help="one short round of each")
+    command.add_argument("--no-peers", action="store_true", help="qo alone")
+    given = command.parse_args()
+    rounds, count = (1, 5000) if given.quick else (3, 20_000)
+    stable = Stable(HERE.parent / "build" / "peers")
+    stable.prepare(peers=not given.no_peers)
+    contenders = (WORKER,) if given.no_peers else (WORKER, *PEERS)
+    found: dict[str, list[float]] = {}
+    database = Database(settings={}).start()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for number in range(rounds):
+                for each in contenders:
+                    name = f"race_{number}_{each.driver.split('.')[0]}"
+                    database.psql(f"CREATE DATABASE {name}")
+                    race = Race(stable, each, database.url.replace("/postgres?", f"/{name}?", 1))
+                    found.setdefault(f"{each.name} on PostgreSQL", []).append(race.drain(count))
+                file = f"sqlite:///{folder}/{secrets.token_hex(4)}.db"
+                found.setdefault("qo worker on SQLite", []).append(rate(file, count))
+                with serving(f"sqlite:///{folder}/{secrets.token_hex(4)}.db") as (port, _):
+                    found.setdefault("qo worker over HTTP (SQLite)", []).append(rate(f"http://127.0.0.1:{port}", count))
+            print(f"no-op tasks per second in one process, medians of {rounds} rounds; history: outcome (the default)")
+            for name, rates in found.items():
+                print(f"{statistics.median(rates):12,.0f}  {name}")
+            for name, url in (
+                ("SQLite", f"sqlite:///{folder}/sleep.db"),
+                ("PostgreSQL", f"{database.url}&schema=qo_sleep"),
+            ):
+                took = run(url, "sleep", 10_000, 1.0)
+                print(f"{took:12.1f}  seconds for 10,000 tasks that sleep 1 s, 1000 slots, {name}  (reach: 13)")
+                share, memory = idle(f"{url}".replace("sleep", "idle"), 5 if given.quick else 20)
+                print(f"{share:12.2%}  of a core, an idle worker on {name}  (reach: 0.2 %)")
+                print(f"{memory:12.1f}  KiB of memory per task that waits, {name}  (reach: 10)")
+        finally:
+            database.remove()
+
+
+if __name__ == "__main__":
+    main()
