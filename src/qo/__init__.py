@@ -33,7 +33,7 @@ from qo.core.errors import (
 from qo.core.lease import Bury, Complete, Fail, Release
 from qo.core.message import Dedupe
 from qo.core.outcome import DeadLetter, Depth, Job, JobState
-from qo.core.polling import PollingStrategy
+from qo.core.polling import PollingStrategy, monthly_cost
 from qo.core.queue import History, QueueSettings
 from qo.core.retry import RetryPolicy
 from qo.core.version import __version__ as __version__
@@ -92,4 +92,5 @@ __all__ = [
     "WorkerRunOptions",
     "connect",
     "enqueue",
+    "monthly_cost",
 ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, read_configuration, settings
+from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, read_configuration, settings, work_kinds
 from qo.core.errors import Invalid
+from qo.core.polling import PollingStrategy
 from qo.server.settings import LimitSettings, ListenSettings, LogSettings, MetricSettings, PollSettings
 from qo.stores.opening import without_password
 
@@ -75,7 +76,7 @@ def test_mistakes_in_the_environment(name, value, says):
 
 
 def test_the_names_of_queen_are_aliases():
-    given = {name: "7" if "POLL" in name or "BACKOFF" in name else "a0" * 32 for name in ALIASES}
+    given = {name: "a0" * 32 if "KEY" in name else "7" for name in ALIASES}
     built = read(**given).server_settings().long_polling
     assert built == PollSettings(
         check_interval_ms=7,
@@ -94,7 +95,23 @@ def test_the_names_of_queen_are_aliases():
         "QUEUE_BACKOFF_MULTIPLIER",
         "QUEUE_BACKOFF_CLEANUP_THRESHOLD",
         "QUEEN_ENCRYPTION_KEY",
+        "MAX_CONCURRENT_TASKS",
+        "CLAIM_BATCH_SIZE",
+        "POLL_INTERVAL_MS",
     }
+
+
+def test_polling_is_what_is_said_then_a_fixed_interval_then_adaptive(here):
+    assert read().polling() == PollingStrategy.adaptive(100, 5000, 2.0)
+    assert read(POLL_INTERVAL_MS="250").polling() == PollingStrategy.fixed(250)
+    assert read(POLL_INTERVAL_MS="250", QO_POLLING_MAX_INTERVAL_MS="30000").polling().max_interval.seconds == 30
+    (here / "qo.toml").write_text(
+        '[worker.polling]\nstrategy = "fixed"\ninterval_ms = 500\n[work_kinds.x]\nduration_ms = 1\n'
+    )
+    assert read().polling() == PollingStrategy.fixed(500)
+    assert work_kinds() == {"x": {"duration_ms": 1}}
+    with pytest.raises(Invalid, match="adaptive or fixed"):
+        read(QO_POLLING_STRATEGY="guess").polling()
 
 
 def test_names_without_effect_are_accepted_with_a_warning():

@@ -437,3 +437,58 @@ def test_memory_is_the_container_s_if_there_is_a_limit(tmp_path):
 def test_a_failure_that_is_free_says_when():
     with pytest.raises(qo.Invalid, match="how much later"):
         Fail("later", free=True)
+
+
+# Kinds of work that do what they say
+
+
+async def test_the_catalog_does_what_it_says(url):
+    from qo.worker.catalog import CATALOG, catalog_worker, read_kinds
+
+    kinds = read_kinds({"mine": {"duration_ms": 1, "outcome": "failure_until", "attempt": 2}})
+    worker = catalog_worker(url, "q", kinds)
+    assert set(CATALOG) <= set(worker.tasks)
+    async with qo.connect(url) as client:
+        queue = client.queue("q")
+        await queue.configure(retry={"attempts": 3, "delay": 0})
+        before = await queue.submit("cancel_me", 0)
+        await before.cancel()
+        jobs = {name: await queue.submit(name, 1) for name in kinds}
+        async with working(worker, lease=timedelta(seconds=1)):
+            for name in ("fast", "slow", "fail_twice", "mine"):
+                assert await jobs[name].result(timeout=30) == {"did": 1}
+            assert len(await jobs["large"].result(timeout=30)) > 100_000
+            for name, attempts in (("fail", 1), ("fail_and_retry", 3), ("too_long", 1)):
+                with pytest.raises(qo.JobFailed):
+                    await jobs[name].result(timeout=30)
+                assert (await jobs[name].info()).attempt == attempts
+            await jobs["cancel_me"].cancel()
+            for job in (before, jobs["cancel_me"]):
+                with pytest.raises(qo.JobCanceled):
+                    await job.result(timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"x": {"outcome": "odd"}}, "work_kinds.x.outcome"),
+        ({"x": {"duration": 1}}, "work_kinds.x.duration"),
+        ({"x": 7}, "work_kinds.x"),
+    ],
+)
+def test_a_bad_kind_of_work_is_named(given, field):
+    from qo.worker.catalog import read_kinds
+
+    with pytest.raises(qo.Invalid) as refused:
+        read_kinds(given)
+    assert refused.value.field == field
+
+
+def test_what_polling_costs():
+    polls, dollars = qo.monthly_cost(qo.PollingStrategy.fixed(500), 0.3)
+    assert round(polls) == 5_184_000
+    assert round(dollars, 2) == 2.07
+    assert qo.monthly_cost(qo.PollingStrategy.fixed(100), 1.0)[1] == pytest.approx(10.37, abs=0.01)
+    assert qo.monthly_cost(qo.PollingStrategy.adaptive(), 0.0)[0] == 518_400
+    with pytest.raises(qo.Invalid):
+        qo.monthly_cost(qo.PollingStrategy(), 2)

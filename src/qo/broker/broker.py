@@ -32,7 +32,7 @@ from qo.core.lease import (
 )
 from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.outcome import Job
-from qo.core.polling import GroupBackoff, PollingStrategy
+from qo.core.polling import GroupBackoff, Polled, PollingStrategy
 from qo.metrics.registry import Registry
 from qo.stores.store import Access, Admin, Engine, Hint, Inspect, Wires
 
@@ -92,6 +92,10 @@ class Broker:
 
     def now(self) -> datetime:
         return self._clock.now()
+
+    def polled(self) -> Polled:
+        poller = self._poller
+        return Polled(poller.polls, poller.empty, poller.backoffs, poller.interval)
 
     def new_ids(self, count: int) -> list[MessageId]:
         """Ids for messages that are pushed next."""

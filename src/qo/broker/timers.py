@@ -92,7 +92,8 @@ class Poller:
         self._someone_waits = someone_waits
         self._found = found
         self._task: asyncio.Task[None] | None = None
-        self.polls = 0
+        self.polls = self.empty = self.backoffs = 0
+        self.interval = strategy.initial_interval()
 
     def needed(self) -> None:
         """Someone began to wait."""
@@ -116,7 +117,10 @@ class Poller:
                 changed = await self._ask()
                 if changed:
                     self._found()
-                interval = self._strategy.next_interval(interval, changed)
+                self.empty += not changed
+                following = self._strategy.next_interval(interval, changed)
+                self.backoffs += following > interval
+                self.interval = interval = following
         finally:
             self._task = None
 

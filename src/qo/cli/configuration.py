@@ -16,10 +16,18 @@ from typing import Any, NamedTuple
 
 from qo.core.errors import Invalid
 from qo.core.names import suggestion
+from qo.core.polling import (
+    DEFAULT_BACKOFF_MULTIPLIER,
+    DEFAULT_MAX_INTERVAL_MS,
+    DEFAULT_MIN_INTERVAL_MS,
+    PollingStrategy,
+)
 from qo.server.settings import ServerSettings
 from qo.stores.opening import DEFAULT_URL
+from qo.worker.options import CLAIM_BATCH_SIZE, MAX_CONCURRENT_TASKS
 
 FILE = "qo.toml"
+WORK_KINDS = "work_kinds"
 PREFIX = "QO_"
 CONFIG_VARIABLE = "QO_CONFIG"
 TOKEN_VARIABLE = "QO_TOKEN"  # noqa: S105 - its name
@@ -32,6 +40,9 @@ ALIASES = {
     "QUEUE_BACKOFF_MULTIPLIER": "long_polling.backoff_multiplier",
     "QUEUE_BACKOFF_CLEANUP_THRESHOLD": "long_polling.forget_after_seconds",
     "QUEEN_ENCRYPTION_KEY": "encryption.key",
+    "MAX_CONCURRENT_TASKS": "worker.max_concurrent_tasks",
+    "CLAIM_BATCH_SIZE": "worker.claim_batch_size",
+    "POLL_INTERVAL_MS": "worker.poll_interval_ms",
 }
 """Names that Queen MQ has for some settings. Ours weigh more."""
 
@@ -56,7 +67,20 @@ class Setting(NamedTuple):
 
     @property
     def variable(self) -> str:
-        return PREFIX + self.key.replace(".", "_").upper()
+        return PREFIX + self.key.removeprefix("worker.").replace(".", "_").upper()
+
+
+WORKER = [
+    Setting("worker.max_concurrent_tasks", int, MAX_CONCURRENT_TASKS),
+    Setting("worker.claim_batch_size", int, CLAIM_BATCH_SIZE),
+    Setting("worker.poll_interval_ms", float, 0.0),
+    Setting("worker.polling.strategy", str, "adaptive"),
+    Setting("worker.polling.min_interval_ms", float, float(DEFAULT_MIN_INTERVAL_MS)),
+    Setting("worker.polling.max_interval_ms", float, float(DEFAULT_MAX_INTERVAL_MS)),
+    Setting("worker.polling.backoff_multiplier", float, DEFAULT_BACKOFF_MULTIPLIER),
+    Setting("worker.polling.interval_ms", float, 0.0),
+]
+"""Of `qo work`. A poll interval of 0 says nothing; above, it is a fixed one, and weighs less than a strategy."""
 
 
 class Value(NamedTuple):
@@ -75,6 +99,25 @@ class Configuration:
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key].value
+
+    def polling(self) -> PollingStrategy:
+        """A strategy that is said, then a fixed interval that is, then the adaptive default."""
+        said = [
+            key for key, value in self.values.items() if key.startswith("worker.polling.") and value.source != "default"
+        ]
+        if not said and self["worker.poll_interval_ms"] > 0:
+            return PollingStrategy.fixed(self["worker.poll_interval_ms"])
+        match self["worker.polling.strategy"]:
+            case "fixed":
+                return PollingStrategy.fixed(self["worker.polling.interval_ms"])
+            case "adaptive":
+                return PollingStrategy.adaptive(
+                    self["worker.polling.min_interval_ms"],
+                    self["worker.polling.max_interval_ms"],
+                    self["worker.polling.backoff_multiplier"],
+                )
+            case other:
+                raise Invalid("worker.polling.strategy", f"must be adaptive or fixed, not '{other}'")
 
     def server_settings(self) -> ServerSettings:
         """The settings of a server, checked as a whole."""
@@ -100,7 +143,7 @@ def settings() -> dict[str, Setting]:
         for each in dataclasses.fields(kind):
             key = f"{part}.{each.name}"
             found[key] = Setting(key, kinds[each.name], each.default)
-    return found
+    return found | {each.key: each for each in WORKER}
 
 
 def read_configuration(
@@ -121,6 +164,15 @@ def read_configuration(
         if value is not None:
             values[key] = Value(value, f"--{key.rpartition('.')[2].replace('_', '-')}")
     return Configuration(values, warnings)
+
+
+def work_kinds(path: str | None = None) -> Mapping[str, Any]:
+    """The kinds of work that the file has for the catalog."""
+    file = Path(path or os.environ.get(CONFIG_VARIABLE) or FILE)
+    found = tomllib.loads(file.read_text()).get(WORK_KINDS, {}) if file.exists() else {}
+    if not isinstance(found, Mapping):
+        raise Invalid(WORK_KINDS, "must be tables: [work_kinds.NAME]")
+    return found
 
 
 def token_of(given: str | None) -> str | None:
@@ -163,11 +215,14 @@ def _from_file(known: Mapping[str, Setting], path: str | None) -> dict[str, tupl
 
 
 def _flat(document: Mapping[str, Any], known: Mapping[str, Setting]) -> Sequence[tuple[str, Any]]:
-    sections = {key.partition(".")[0] for key in known if "." in key}
+    sections = {key[:place] for key in known for place, character in enumerate(key) if character == "."}
     pairs: list[tuple[str, Any]] = []
     for name, value in document.items():
+        if name == WORK_KINDS and isinstance(value, Mapping):
+            continue  # the catalog's, which reads them itself
         if isinstance(value, Mapping) and name in sections:
-            pairs += [(f"{name}.{inner}", each) for inner, each in value.items()]
+            inner = {f"{name}.{each}": inside for each, inside in value.items()}
+            pairs += _flat(inner, known)
         else:
             pairs.append((name, value))
     return pairs

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settled, Settlement, Undone, Unit, Want
 from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.outcome import Job
+from qo.core.polling import Polled
 
 if TYPE_CHECKING:
     from qo.stores.store import Access, Admin, Inspect
@@ -25,6 +26,10 @@ class Front(Protocol):
     def inspect(self) -> Inspect: ...
 
     def now(self) -> datetime: ...
+
+    def polled(self) -> Polled:
+        """How often the store was asked whether others wrote, where it cannot wake us."""
+        ...
 
     def new_ids(self, count: int) -> list[MessageId]: ...
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from qo.core.errors import Invalid
 
@@ -72,6 +73,34 @@ class PollingStrategy:
     def apply_jitter(self, interval: timedelta, draw: float) -> timedelta:
         """Spread `interval` by ±10 %; `draw` is uniform in [0, 1)."""
         return interval * (1 - JITTER + 2 * JITTER * draw)
+
+
+class Polled(NamedTuple):
+    """How often a store was asked whether others wrote, how often in vain, and how long the rest is now."""
+
+    polls: int
+    empty: int
+    backoffs: int
+    interval: timedelta
+
+
+SECONDS_PER_MONTH = 30 * 24 * 3600
+
+
+def monthly_cost(
+    strategy: PollingStrategy, busy_share: float, price_per_thousand: float = 0.0004
+) -> tuple[float, float]:
+    """Polls per month of one worker that finds something a share of the time, and what they cost.
+
+    The price is that of a thousand requests to the store. While busy every look
+    is after the least interval, while idle after the longest.
+    """
+    if not 0 <= busy_share <= 1:
+        raise Invalid("busy_share", f"must be from 0 to 1, not {busy_share}")
+    busy = SECONDS_PER_MONTH * busy_share / strategy.min_interval.total_seconds()
+    idle = SECONDS_PER_MONTH * (1 - busy_share) / strategy.max_interval.total_seconds()
+    polls = busy + idle
+    return polls, polls / 1000 * price_per_thousand
 
 
 @dataclass(frozen=True, slots=True)

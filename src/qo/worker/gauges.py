@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from qo.core.lease import Bury, Complete, Fail, Report
+from qo.core.polling import Polled
 from qo.metrics.registry import SIZES, Registry
 
 OUTCOMES: dict[type, str] = {Complete: "completed", Fail: "failed", Bury: "buried"}
@@ -21,6 +22,15 @@ class Gauges:
 
     def in_flight(self, read: Callable[[], float]) -> None:
         self.registry.gauge("worker_in_flight_tasks", "Tasks that are claimed and not settled.", read)
+
+    def polled(self, read: Callable[[], Polled]) -> None:
+        """Where a store cannot wake us."""
+        show = self.registry
+        text = "The rest between two looks."
+        show.gauge("worker_poll_interval_seconds", text, lambda: read().interval.total_seconds())  # noqa: PLW0108
+        show.counted("worker_poll_total", "Looks whether others wrote.", lambda: read().polls)
+        show.counted("worker_poll_empty_total", "Looks that found nothing.", lambda: read().empty)
+        show.counted("worker_backoff_total", "Times that the rest was made longer.", lambda: read().backoffs)
 
     def claimed(self, count: int) -> None:
         self._claims.add(1)

@@ -100,6 +100,7 @@ class Machinery:
         self.pressure = Pressure(options.memory_limit, options.latency_threshold_seconds)
         self._memory = (float("-inf"), 0.0)
         gauges.in_flight(lambda: len(self._held))
+        gauges.polled(front.polled)
 
     # From any thread
 

@@ -23,6 +23,7 @@ from qo.connect import connect
 from qo.core.errors import Invalid
 from qo.core.lease import Delivered, Fail
 from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
+from qo.core.polling import PollingStrategy
 from qo.core.queue import duration
 from qo.core.retry import RetryPolicy
 from qo.metrics.registry import Registry
@@ -142,10 +143,10 @@ class Worker:
             except Exception:
                 log.exception("a hook for '%s' failed", event)
 
-    async def connected(self) -> Client:
+    async def connected(self, polling: PollingStrategy | None) -> Client:
         assert not isinstance(self.where, Queue)
         options = {name: value for name, value in self._options.items() if value}
-        return await connect(self.where, **options).open()  # type: ignore[arg-type]
+        return await connect(self.where, polling=polling, **options).open()  # type: ignore[arg-type]
 
 
 class Run:
@@ -187,7 +188,7 @@ class Run:
             await asyncio.to_thread(asyncio.run, self._machine_apart())
 
     async def _machine_apart(self) -> None:
-        client = await self._worker.connected()
+        client = await self._worker.connected(self._options.polling)
         try:
             await self._machine(client.front)
         finally:

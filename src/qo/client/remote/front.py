@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
@@ -28,6 +28,7 @@ from qo.core.lease import (
 )
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Stored, id_text, message_ids
 from qo.core.outcome import Job
+from qo.core.polling import Polled
 from qo.wire.claims import ClaimBody, ClaimReply, read_deliveries, want_fields, write_want
 from qo.wire.jobs import JobBody, read_job
 from qo.wire.messages import BatchBody, PushReply, read_pushed, write_message
@@ -68,6 +69,9 @@ class RemoteFront:
 
     def now(self) -> datetime:
         return self._now()
+
+    def polled(self) -> Polled:
+        return Polled(0, 0, 0, timedelta(0))
 
     def new_ids(self, count: int) -> list[MessageId]:
         return message_ids(int(self.now().timestamp() * 1000), secrets.randbits(80), count)
