@@ -1037,3 +1037,72 @@ async def test_what_a_call_made_claimable_is_claimable_by_the_next_pop(court):
             assert (await court.queen.ack(message))["success"]
 
     await asyncio.gather(*(through(number) for number in range(8)))
+
+
+# What a review found
+
+
+async def test_what_our_own_wire_pushed_is_popped_and_acked(court):
+    for body in ({"payload": 1, "key": "p"}, {"payload": 2}):
+        await court.ask("POST", "/v1/queues/orders/messages", body)
+    messages = await pop(court, partitions=10)
+    assert sorted(data(messages)) == [1, 2]
+    answer = await court.queen.ack(messages)
+    assert answer["success"], answer
+    court.clock.move(hours=1)
+    assert await pop(court) == []
+
+
+async def test_looking_at_a_pop_takes_nothing(court):
+    await push(court, 1)
+    async with court.session.head("/api/v1/pop/queue/orders?autoAck=true") as answer:
+        assert answer.status == 405
+    assert data(await pop(court)) == [1]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/api/v1/pop/queue/orders?leaseSeconds=1e20", None),
+        ("GET", "/api/v1/dlq?queue=orders&offset=1000000000000000000000000000000", None),
+        ("GET", "/api/v1/messages?queue=orders&offset=1e30&limit=1e30", None),
+        ("GET", "/api/v1/traces/names?offset=1e300", None),
+        ("POST", "/api/v1/configure", {"queue": "orders", "options": {"retryDelay": 10**30}}),
+        ("POST", "/api/v1/configure", {"queue": "orders", "options": {"retryLimit": 3_000_000_000}}),
+        ("POST", "/api/v1/configure", {"queue": "orders", "options": {"maxSize": 10**30}}),
+        ("POST", "/api/v1/lease/x/extend", {"seconds": 1e300}),
+    ],
+)
+async def test_numbers_that_are_too_large_are_no_error_of_ours(court, method, path, body):
+    await push(court, 1)
+    status, answer = await court.ask(method, path, body)
+    assert status in (200, 204, 400), answer
+
+
+async def test_a_bad_trace_id_fails_alone(court):
+    items = [{"queue": "orders", "payload": 1, "traceId": "a\u0000b"}, {"queue": "orders", "payload": 2}]
+    _, answers = await court.ask("POST", "/api/v1/push", {"items": items})
+    assert [each["status"] for each in answers] == ["failed", "queued"]
+
+
+async def test_messages_are_listed_by_partition_behind_many_others(court):
+    await push(court, "wanted", partition="p1")
+    await push(court, *range(150), partition="p2")
+    listed = await court.queen.admin.list_messages(queue="orders", partition="p1")
+    assert data(listed["messages"]) == ["wanted"]
+
+
+async def test_configure_leaves_alone_what_it_does_not_name(court):
+    await court.ask("POST", "/api/v1/configure", {"queue": "orders", "options": {"ttl": 60}})
+    await court.ask("PATCH", "/v1/queues/orders", {"ttl": 120, "retain": 604800})
+    _, answer = await court.ask("POST", "/api/v1/configure", {"queue": "orders", "options": {"leaseTime": 7}})
+    assert answer["options"]["ttl"] == 120
+    settings = (await court.store.queue("orders")).settings
+    assert (settings.ttl, settings.retain, settings.lease.seconds) == (timedelta(seconds=120), timedelta(days=7), 7)
+
+
+async def test_a_path_of_many_names_is_read_quickly(court):
+    path = "/api/v1/consumer-groups/g" + "/queues/a" * 1000 + "/partitions/b" * 1000 + "/x"
+    async with asyncio.timeout(5):
+        status, _ = await court.ask("POST", path)
+    assert status in (404, 405)

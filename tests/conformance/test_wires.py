@@ -21,7 +21,7 @@ from qo.core.lease import (
     Unit,
     Verdict,
 )
-from qo.core.message import TRANSACTION, Dedupe, DedupeScope, Duplicate, NewMessage, Stored
+from qo.core.message import TRANSACTION, Dedupe, DedupeScope, Duplicate, NewMessage, Stored, id_text
 from qo.core.outcome import Trace
 from qo.core.queue import QueueSettings
 from qo.stores.store import LettersWanted
@@ -607,3 +607,48 @@ async def test_wants_of_queues_that_wait_are_claimed_at_their_time(store, clock)
     await store.push([message("n.a", key="k")])
     [answer] = await store.claim([want(filter=Filter("n"))])
     assert answer.ask_again == clock.now() + timedelta(seconds=5)
+
+
+async def test_of_two_messages_of_one_name_in_a_lease_the_first_is_meant(here):
+    await here.configure(ORDERS, {"dedupe_window": 0})
+    await here.push([named("t", payload=b"1"), named("t", payload=b"2"), named("u", payload=b"3")])
+    held = await claim(here)
+    token = held[0].token
+    [answer] = await here.commit([said("t", token=token)])
+    assert not answer.lease_ended
+    assert (await here.depth(ORDERS, "default")).leased == 2
+    await here.commit([said("t", token=token)])
+    assert (await here.depth(ORDERS, "default")).leased == 1
+    [answer] = await here.commit([said("t", token=token)])
+    assert answer.answer is CommitAnswer.BEFORE
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_what_has_no_name_goes_by_its_id(here, key):
+    one, two = message(key=key), message(key=key)
+    await here.push([one, two])
+    held = await claim(here)
+    token = held[0].token
+    name = id_text(one.id)
+    assert await committed(here, said(name, token=token)) == ["settled"]
+    assert await committed(here, said(name, token=token)) == ["before"]
+    [answer] = await here.commit([said(id_text(two.id), Bury("no"), token=token)])
+    assert answer.verdict is Verdict.BURIED
+    assert await committed(here, said(id_text(message().id), token=token)) == ["unknown"]
+
+
+async def test_the_default_group_does_not_fill_a_queue_that_others_empty(store):
+    await store.configure(ORDERS, {"max_size": 2})
+    await claim(store, group="g")
+    for number in range(5):
+        await store.push([message(payload=str(number).encode())])
+        assert len(await claim(store, group="g", auto_settle=True)) == 1
+
+
+async def test_a_message_whose_lease_ran_out_is_not_passed(here, clock):
+    await push_named(here, 1)
+    await claim(here)
+    clock.move(seconds=31)
+    [standing] = (await here.record(ORDERS, "k", "t0")).standings
+    assert not standing.passed
+    assert standing.lease_expires_at is None

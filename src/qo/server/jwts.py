@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
 from qo.core.access import ID_BYTES, Scope, Token
 from qo.core.errors import Forbidden, Invalid, Unauthenticated, Unavailable
+from qo.core.names import checked_name
 from qo.server.settings import JwtSettings, is_loopback
 
 ROLES: Mapping[str, tuple[Scope, ...]] = {
@@ -37,7 +38,6 @@ SET_BYTES = 1024 * 1024
 SET_SECONDS = 5
 REFRESH_SECONDS = 60.0
 KEEP_SECONDS = 600.0
-LONGEST_SUBJECT = 255
 
 
 class Key(NamedTuple):
@@ -89,8 +89,11 @@ def _bearer(claims: Mapping[str, Any]) -> Bearer:
     if not scopes:
         raise Forbidden(f"this token has no role of {', '.join(ROLES)}")
     subject = claims.get("sub")
-    if subject is not None and not (isinstance(subject, str) and 0 < len(subject) <= LONGEST_SUBJECT):
-        raise Unauthenticated(f"the token's sub must be text of at most {LONGEST_SUBJECT} characters")
+    if subject is not None:
+        try:
+            checked_name("sub", subject)
+        except Invalid as error:
+            raise Unauthenticated(f"the token's {error}") from None
     token = Token(
         id=hashlib.sha256(b"sub " + (subject or "").encode()).hexdigest()[: 2 * ID_BYTES],
         name="jwt",
@@ -192,8 +195,12 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 def _keys_of(data: bytes) -> dict[str | None, Key]:
     found: dict[str | None, Key] = {}
-    for each in json.loads(data).get("keys", []):
-        if each.get("kty") in ("RSA", "OKP") and each.get("use", "sig") == "sig":
+    document = json.loads(data)
+    listed = document.get("keys") if isinstance(document, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError("it has no list of keys")  # noqa: TRY004 - it is told as what cannot be read
+    for each in listed:
+        if isinstance(each, dict) and each.get("kty") in ("RSA", "OKP") and each.get("use", "sig") == "sig":
             try:
                 found[each.get("kid")] = _good_for(jwt.PyJWK(each, "RS256" if each["kty"] == "RSA" else "EdDSA").key)
             except (jwt.PyJWTError, Invalid, KeyError):

@@ -31,6 +31,7 @@ class Route:
     decides      the handler itself checks what its caller may do; else the path's `{queue}` is checked, if it has one
     body, query  what it takes; `body_needed`: whether it must
     answers      by status, what is in them
+    peeks        whether a HEAD may be answered as its GET is: not if that takes messages
     large        its body may be as large as `limits.queen_body_bytes`
 
     A `{name*}` in the path may hold slashes as they are.
@@ -49,6 +50,7 @@ class Route:
     answers: Mapping[int, Any] = field(default_factory=dict)
     content: str = "application/json"
     large: bool = False
+    peeks: bool = True
 
     @property
     def parameters(self) -> list[str]:
@@ -64,7 +66,6 @@ class WrongMethod(Exception):
 
 
 EVENTS = "text/event-stream"
-"""What such a route answers goes on, and is taken from a queue: there is no looking at its head only."""
 KNOWN_PATHS = 4096
 
 
@@ -95,7 +96,7 @@ class Router:
         self._root = Node()
         self._known: dict[tuple[str, bytes], tuple[Route, dict[str, str]]] = {}
         self._parameters = {route.name: route.parameters for route in self.routes}
-        self._loose = [(_pattern(route.path), route) for route in self.routes if "*}" in route.path]
+        self._loose = [Loose(route) for route in self.routes if "*}" in route.path]
         for route in self.routes:
             if "*}" in route.path:
                 continue
@@ -130,13 +131,13 @@ class Router:
     def _look_up_loosely(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]] | None:
         wanted = "GET" if method == "HEAD" else method
         others = []
-        for pattern, route in self._loose:
-            match = pattern.fullmatch(raw_path)
+        for loose in self._loose:
+            match = loose.match(raw_path)
             if match is None:
                 continue
-            if route.method == wanted:
-                return route, {name: _decoded(value) for name, value in match.groupdict().items()}
-            others.append(route.method)
+            if loose.route.method == wanted and (method != "HEAD" or loose.route.peeks):
+                return loose.route, {name: _decoded(value) for name, value in match.items()}
+            others.append(loose.route.method)
         if others:
             raise WrongMethod(others)
         return None
@@ -154,22 +155,44 @@ class Router:
                 raise NoRoute
             node = child
         route = node.routes.get("GET" if method == "HEAD" else method)
-        if route is None or (method == "HEAD" and route.content == EVENTS):
+        if route is None or (method == "HEAD" and not route.peeks):
             if not node.routes:
                 raise NoRoute
             raise WrongMethod(node.routes)
         return route, dict(zip(self._parameters[route.name], values, strict=True)) if values else {}
 
 
-def _pattern(path: str) -> re.Pattern[bytes]:
-    parts = []
-    for part in path.split("/"):
-        if part.startswith("{"):
-            name = part[1:-1]
-            parts.append(f"(?P<{name[:-1]}>.+)" if name.endswith("*") else f"(?P<{name}>[^/]+)")
-        else:
-            parts.append(re.escape(part))
-    return re.compile("/".join(parts).encode())
+class Loose:
+    """A path in which names may hold slashes. Matched in one pass from both ends: the last of several fits counts."""
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        pieces = re.split(r"\{(\w+\*?)\}", route.path)
+        self._between = [piece.encode() for piece in pieces[::2]]
+        self._names = pieces[1::2]
+
+    def match(self, path: bytes) -> dict[str, bytes] | None:
+        first, *between, last = self._between
+        if not (path.startswith(first) and path.endswith(last)) or len(path) < len(first) + len(last):
+            return None
+        start, end = len(first), len(path) - len(last)
+        names, found = list(self._names), {}
+        while len(names) > 1:
+            from_left = not names[0].endswith("*")
+            separator = between.pop(0 if from_left else -1)
+            place = path.find(separator, start, end) if from_left else path.rfind(separator, start, end)
+            if place < 0:
+                return None
+            if from_left:
+                found[names.pop(0)] = path[start:place]
+                start = place + len(separator)
+            else:
+                found[names.pop()] = path[place + len(separator) : end]
+                end = place
+        found[names.pop()] = path[start:end]
+        if not all(found.values()) or any(b"/" in value for name, value in found.items() if not name.endswith("*")):
+            return None
+        return {name.rstrip("*"): value for name, value in found.items()}
 
 
 def _decoded(raw: bytes) -> str:

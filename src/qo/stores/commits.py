@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
 from qo.core.lease import Answer, Bury, CommitAnswer, Committed, Complete, Fail, Release, Report, Settled
@@ -29,7 +29,15 @@ def strongest(said: Iterable[tuple[int, Report]]) -> dict[int, Report]:
     return reports
 
 
-def answered(settled: Settled) -> Committed:
+def lowest(offsets: Sequence[int], unsettled: int) -> int:
+    """Of several messages of one name, the one that is meant: the first that is not settled yet."""
+    return next((offset for offset in offsets if offset >= unsettled), offsets[0])
+
+
+def answered(settled: Settled, *, unsure: bool = False) -> Committed:
+    """`unsure`: an earlier try of this very call may have settled it."""
+    if settled.answer is Answer.REPEATED and unsure:
+        return Committed(CommitAnswer.SETTLED, settled.verdict, settled.lease_ended)
     if settled.answer is Answer.REPEATED:
         return Committed(CommitAnswer.BEFORE, settled.verdict, settled.lease_ended)
     return Committed(_ANSWERS.get(settled.answer, CommitAnswer.LOST), settled.verdict, settled.lease_ended)

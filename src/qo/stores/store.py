@@ -75,6 +75,7 @@ class LettersWanted(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None
     group: str | None = None
     key: str | None = None
+    name: str | None = None
     since: datetime | None = None
     until: datetime | None = None
     limit: int = 100

@@ -23,36 +23,50 @@ LANES_LIMIT = 100_000
 class Afterwards:
     """Which queue a lane is of, as far as this process claimed from it; and what others are to be told."""
 
-    def __init__(self, heard: Callable[[Hint], None], tell: Callable[[list[str]], Awaitable[object]]) -> None:
+    def __init__(
+        self,
+        heard: Callable[[Hint], None],
+        tell: Callable[[list[str]], Awaitable[object]],
+        look_up: Callable[[list[int]], Awaitable[list[str]]],
+    ) -> None:
         self._heard = heard
         self._tell = tell
-        self._queues: dict[int, str] = {}
+        self._look_up = look_up
+        self._unknown: set[int] = set()
+        self._queues: dict[int, str | None] = {}
         self._untold: set[str] = set()
         self._telling: asyncio.Task[None] | None = None
 
-    def claimed(self, lane: int, queue: str) -> None:
+    def claimed(self, lane: int, queue: str | None) -> None:
+        """This process claimed from a keyed lane of that queue; None: from an open one."""
         if len(self._queues) >= LANES_LIMIT:
             self._queues.clear()
         self._queues[lane] = queue
 
     def ended(self, lanes: Iterable[int]) -> None:
-        """Leases of these lanes are over. Open lanes were not noted: what comes back to them is told in the commit."""
-        found = {self._queues[lane] for lane in set(lanes) if lane in self._queues}
-        if found:
-            self.may_have_work(found)
+        """Leases of these lanes are over. What comes back to an open one is told in the commit."""
+        ended = set(lanes)
+        self._unknown |= ended - self._queues.keys()  # another process claimed from them
+        self.may_have_work({queue for lane in ended if (queue := self._queues.get(lane)) is not None})
 
     def may_have_work(self, queues: set[str]) -> None:
-        self._heard(Hint(frozenset(queues)))
+        if queues:
+            self._heard(Hint(frozenset(queues)))
         self._untold |= queues
-        if self._telling is None:
+        if self._telling is None and (self._untold or self._unknown):
             self._telling = asyncio.get_running_loop().create_task(self._tell_others())
 
     async def _tell_others(self) -> None:
         await asyncio.sleep(GATHER_SECONDS)
-        names, self._untold = sorted(self._untold), set()
+        names, self._untold = self._untold, set()
+        lanes, self._unknown = sorted(self._unknown), set()
         self._telling = None
         try:
-            await self._tell(names)
+            if lanes and (found := set(await self._look_up(lanes)) - names):
+                self._heard(Hint(frozenset(found)))
+                names |= found
+            if names:
+                await self._tell(sorted(names))
         except QoError:
             log.info("others could not be told of queues that may have work; they will look in time")
 

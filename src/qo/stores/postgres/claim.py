@@ -14,13 +14,13 @@ import asyncpg
 import msgspec
 
 from qo.core.errors import Unavailable
-from qo.core.lease import Claimed, Delivered, LeaseToken, Nothing, Want
+from qo.core.lease import Claimed, Delivered, LeaseToken, Nothing, Release, Settlement, Want
 from qo.core.message import SEALED
 from qo.core.names import DEFAULT_GROUP
 from qo.stores.postgres.keys import Keys, opening
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.push import lapsing, new_queue
-from qo.stores.sealing import opened
+from qo.stores.sealing import UnknownKey, opened
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
@@ -48,11 +48,30 @@ async def claim(engine: PostgresEngine, wants: Sequence[Want]) -> list[Claimed |
         rows = await engine.call("claim", partial(_claim, engine, wants, moved))
         signal = rows[0]["signal"] if rows else None
         if signal is None:
-            return await opening(engine, partial(claimed_from, engine, rows, wants))
+            try:
+                return await opening(engine, partial(claimed_from, engine, rows, wants))
+            except UnknownKey:
+                await _give_back(engine, rows, wants)
+                raise
         more = await _make_way(engine, signal, wants)
         rounds += signal != "join"
         moved = more or rounds > PATIENT_ROUNDS
     raise Unavailable("others kept this claim from being made; try again")
+
+
+async def _give_back(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Want]) -> None:
+    """What was claimed and cannot be opened here: another process may have the key."""
+    items = [
+        Settlement(token=wants[row["want"]].token, lane=lane, offset=offset, report=Release())
+        for row in rows
+        if row["ids"] is not None
+        for lane, offset in zip(
+            row["lanes"] or repeat(row["lane_id"]),
+            row["offsets"] or range(row["first"], row["first"] + len(row["ids"])),
+            strict=False,
+        )
+    ]
+    await engine.settle(items)
 
 
 async def _claim(
@@ -184,9 +203,8 @@ def claimed_from(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Wa
             nothing[number] = Nothing(again, row["owner_limited"], bool(row["contended"]))
         else:
             taken = _delivered(row, wants[number].token, engine.keys)
-            for each in taken:
-                if each.key is not None:
-                    engine.afterwards.claimed(each.lane, each.queue)
+            for lane, key, queue in {(each.lane, each.key, each.queue) for each in taken}:
+                engine.afterwards.claimed(lane, None if key is None else queue)
             found[number] += taken
     return [Claimed(tuple(each)) if each else empty for each, empty in zip(found, nothing, strict=True)]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qo.core.lane import LaneId
 from qo.core.lease import Commit, Committed, LeaseToken, Settlement
-from qo.core.message import id_text
+from qo.core.message import TRANSACTION, id_text
 from qo.core.outcome import Record, Standing
-from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, strongest
+from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
 from qo.stores.postgres.keys import opening
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.settle import answers_from, columns_of
@@ -20,62 +20,117 @@ from qo.stores.sealing import opened
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
 
-Proof = tuple[int, str | None]
-"""A cursor and the token that a commit came with: what is judged together."""
-
 
 async def commit(engine: PostgresEngine, commits: Sequence[Commit]) -> list[Committed]:
     if not commits:
         return []
+    call = secrets.token_hex(16)
 
-    async def work(connection: Connection, _: bool) -> list[Committed]:
+    async def work(connection: Connection, again: bool) -> list[Committed]:
         if all(each.token is not None for each in commits):
-            return await commit_on(engine, connection, commits)  # a look, and one settle: a transaction by itself
+            return await commit_on(engine, connection, commits, call, again=again)  # a look, and one settle
         async with connection.transaction():
-            return await commit_on(engine, connection, commits)
+            return await commit_on(engine, connection, commits, call, again=again)
 
     answers: list[Committed] = await engine.call("commit", work)
     return answers
 
 
-async def commit_on(engine: PostgresEngine, connection: Connection, commits: Sequence[Commit]) -> list[Committed]:
-    rows = await connection.fetch(engine.sql.resolve, *_columns(commits), engine.now)
-    answers = [_at_once(each, row) for each, row in zip(commits, rows, strict=True)]
-    proofs: dict[Proof, list[int]] = {}
-    for number, answer in enumerate(answers):
-        if answer is None:
-            proofs.setdefault((rows[number]["cursor_id"], commits[number].token), []).append(number)
+class Found(NamedTuple):
+    """Where a commit's message is, and under what it is settled."""
+
+    lane: int
+    offset: int
+    cursor: int
+    token: str | None
+
+
+async def resolved(engine: PostgresEngine, connection: Connection, commits: Sequence[Commit]) -> list[Any]:
+    rows = [dict(row) for row in await connection.fetch(engine.sql.resolve, *_columns(commits), engine.now)]
+    leased: dict[tuple[int, int, int], dict[str, list[int]]] = {}
+    for said, row in zip(commits, rows, strict=True):
+        if row["doubtful"]:
+            place = row["lane"], row["first"], row["last"]
+            if place not in leased:
+                leased[place] = await _names_between(engine, connection, *place)
+            offsets = leased[place].get(said.name)
+            row["place"] = row["place"] if offsets is None else lowest(offsets, row["unsettled"])
+    return rows
+
+
+async def _names_between(
+    engine: PostgresEngine, connection: Connection, lane: int, first: int, last: int
+) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for offset, headers in await connection.fetch(engine.sql.headers_between, lane, first, last):
+        found.setdefault(json.loads(headers).get(TRANSACTION, ""), []).append(offset)
+    return found
+
+
+async def commit_on(
+    engine: PostgresEngine, connection: Connection, commits: Sequence[Commit], call: str, *, again: bool = False
+) -> list[Committed]:
+    """Commit on a connection. `again`: an earlier try of this call may have been made after all."""
+    rows = await resolved(engine, connection, commits)
+    tried = await _tried(engine, connection, rows, call) if again else set()
+    answers = [_at_once(said, row, again, tried, call) for said, row in zip(commits, rows, strict=True)]
+    found = {number: _found(commits[number], row) for number, row in enumerate(rows) if answers[number] is None}
+    if any(each.token is None for each in found.values()):
+        await connection.execute(engine.sql.lock_cursors, [each.cursor for each in found.values()])
+    fronts: dict[tuple[int, int, str | None], list[int]] = {}
+    for number, place in found.items():
+        fronts.setdefault((place.lane, place.cursor, place.token), []).append(number)
     settlements: list[Settlement] = []
     places: dict[int, int] = {}
-    for (cursor, token), numbers in sorted(proofs.items(), key=lambda each: each[0][0]):
-        proof = token or await _seized(engine, connection, cursor, max(rows[number]["place"] for number in numbers))
-        reports = strongest((rows[number]["place"], commits[number].report) for number in numbers)
-        at = {offset: len(settlements) + count for count, offset in enumerate(reports)}
-        for number in numbers:
-            if proof is None:
+    for (lane, cursor, token), numbers in sorted(fronts.items(), key=lambda each: each[0][:2]):
+        proof = token
+        if proof is None:
+            own = _own_token(call, cursor)
+            last = max(found[number].offset for number in numbers)
+            proof = own if own in tried else await _seized(engine, connection, cursor, last, own)
+        if proof is None:
+            for number in numbers:
                 answers[number] = BEFORE
-            else:
-                places[number] = at[rows[number]["place"]]
-        if proof is not None:
-            lane = LaneId(rows[numbers[0]]["lane"])
-            settlements += [
-                Settlement(token=LeaseToken(proof), lane=lane, offset=offset, report=report)
-                for offset, report in reports.items()
-            ]
+            continue
+        reports = strongest((found[number].offset, commits[number].report) for number in numbers)
+        at = {offset: len(settlements) + count for count, offset in enumerate(reports)}
+        places |= {number: at[found[number].offset] for number in numbers}
+        settlements += [
+            Settlement(token=LeaseToken(proof), lane=LaneId(lane), offset=offset, report=report)
+            for offset, report in reports.items()
+        ]
     if settlements:
         row = await connection.fetchrow(engine.sql.settle, *columns_of(settlements), None, engine.draw, engine.now)
         settled = answers_from(row, len(settlements), unsure=False)
-        for number, place in places.items():
-            answers[number] = answered(settled[place])
+        for number, item in places.items():
+            answers[number] = answered(settled[item], unsure=again)
     return [UNKNOWN if answer is None else answer for answer in answers]
 
 
-def _at_once(said: Commit, row: Any) -> Committed | None:
+def _own_token(call: str, cursor: int) -> str:
+    return f"commit-{call}-{cursor}"
+
+
+async def _tried(engine: PostgresEngine, connection: Connection, rows: Sequence[Any], call: str) -> set[str]:
+    """Leases that an earlier try of this call took for itself."""
+    tokens = [_own_token(call, row["cursor_id"]) for row in rows if row["cursor_id"] is not None]
+    return {row[0] for row in await connection.fetch(engine.sql.known_tokens, tokens)}
+
+
+def _found(said: Commit, row: Any) -> Found:
+    if row["place"] is None:
+        return Found(row["open_lane"], row["open_place"], 0, said.token)
+    return Found(row["lane"], row["place"], row["cursor_id"], said.token)
+
+
+def _at_once(said: Commit, row: Any, again: bool, tried: set[str], call: str) -> Committed | None:
     """The answer to a commit that changes nothing; None to one that may."""
     place, stale = row["place"], row["stale"]
     if row["cursor_id"] is None or place is None:
-        return UNKNOWN
-    if row["passed"]:
+        return None if row["open_lane"] is not None and said.token is not None else UNKNOWN
+    if again and (said.token is not None or _own_token(call, row["cursor_id"]) in tried):
+        return None  # what that try made of it, its lease says
+    if place < row["unsettled"]:
         return STALE_BEFORE if stale else BEFORE
     if stale:
         return LOST
@@ -84,8 +139,7 @@ def _at_once(said: Commit, row: Any) -> Committed | None:
     return None
 
 
-async def _seized(engine: PostgresEngine, connection: Connection, cursor: int, offset: int) -> str | None:
-    token = f"commit-{secrets.token_hex(16)}"
+async def _seized(engine: PostgresEngine, connection: Connection, cursor: int, offset: int, token: str) -> str | None:
     seconds = COMMIT_LEASE.total_seconds()
     held: str | None = await connection.fetchval(
         engine.sql.seize, cursor, offset, token, seconds, engine.draw, engine.now

@@ -92,7 +92,11 @@ class PostgresEngine:
         self.asked: dict[tuple[tuple[str, ...], str], float] = {}
         """When what time has changed was last looked for, by queues and group."""
         self._listener = Listener(self.pool, self._told)
-        self.afterwards = Afterwards(self._told, lambda names: self.value("tell", self.sql.tell, names))
+        self.afterwards = Afterwards(
+            self._told,
+            lambda names: self.value("tell", self.sql.tell, names),
+            lambda lanes: self.value("tell", self.sql.queues_of_keyed, lanes),
+        )
 
     @classmethod
     async def open(cls, address: Address, **options: Any) -> Self:

@@ -206,7 +206,7 @@ async def dead(
 
 
 async def letters(engine: PostgresEngine, wanted: LettersWanted) -> tuple[list[DeadLetter], int]:
-    chosen = (wanted.queue, wanted.group, wanted.key, wanted.since, wanted.until)
+    chosen = (wanted.queue, wanted.group, wanted.key, wanted.since, wanted.until, wanted.name)
     rows = await _rows(engine, engine.sql.dead_letters, *chosen, wanted.limit, wanted.offset)
     count: int = await engine.value("letters", engine.sql.count_dead_letters, *chosen)
     return await opening(engine, lambda: [_letter(engine, row) for row in rows]), count

@@ -263,6 +263,8 @@ def _answer(message: NewMessage, row: Any) -> Pushed:
     match row["answer"]:
         case "stored":
             return Stored(message.id)
+        case "duplicate" if row["other"].replace("-", "") == message.id.hex():
+            return Stored(message.id)  # its own first try, whose answer was lost
         case "duplicate":
             return Duplicate(MessageId(bytes.fromhex(row["other"].replace("-", ""))))
         case "known":

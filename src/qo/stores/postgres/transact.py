@@ -12,7 +12,7 @@ from qo.core.errors import QueueFull
 from qo.core.lease import Done, Obstacle, Settled, Undone, Unit
 from qo.core.message import Pushed
 from qo.stores.answers import InTheWay, check_committed, check_pushed, check_settled, kept_unit, unit_again
-from qo.stores.postgres.commit import commit_on
+from qo.stores.postgres.commit import commit_on, resolved
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.push import Lane, create_queues, dedupe_text, lane_of, push_on
 from qo.stores.postgres.settle import answers_from, columns_of
@@ -56,7 +56,8 @@ async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Don
         row = await connection.fetchrow(engine.sql.settle, *columns_of(unit.settlements), None, engine.draw, engine.now)
         settled = answers_from(row, len(unit.settlements), unsure=False)
     check_settled(settled)
-    committed = await commit_on(engine, connection, unit.commits) if unit.commits else []
+    call = secrets.token_hex(16)
+    committed = await commit_on(engine, connection, unit.commits, call) if unit.commits else []
     check_committed(unit, committed)
     pushed: list[Pushed] = []
     if unit.pushes:
@@ -73,6 +74,9 @@ async def _lock(engine: PostgresEngine, connection: Connection, unit: Unit) -> N
     if unit.pushes:
         await create_queues(engine, connection, unit.pushes)
         leases = [(each.token, each.lane) for each in unit.settlements]
+        if unit.commits:
+            rows = await resolved(engine, connection, unit.commits)
+            leases += [(said.token, row["lane"]) for said, row in zip(unit.commits, rows, strict=True) if said.token]
         held = [list(column) for column in zip(*leases, strict=True)] or [[], []]
         await connection.fetchval(engine.sql.lock_unit, *_lanes(unit), *_keys(unit), *held, engine.now)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
+from uuid import UUID
 
 from qo.core.lane import LaneId
 from qo.core.lease import Commit, Committed, LeaseToken, Settlement
-from qo.core.message import TRANSACTION, id_text
+from qo.core.message import TRANSACTION, MessageId, id_text
 from qo.core.outcome import Record, Standing
-from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, strongest
+from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
 from qo.stores.sealing import opened
 from qo.stores.sqlite.advance import lapse_whole
 from qo.stores.sqlite.lanes import Cursor, Lane, LaneName, cursor_by_id, cursor_in, find_lane
@@ -43,7 +44,27 @@ def commit(tx: Transaction, commits: Sequence[Commit]) -> list[Committed]:
         items = [commits[number] for number in numbers]
         for number, answer in zip(numbers, _commit_lane(tx, front, items), strict=True):
             answers[number] = answer
+    for number, each in enumerate(commits):
+        if answers[number] is UNKNOWN and each.token is not None:
+            answers[number] = _commit_open(tx, each)
     return answers
+
+
+def _commit_open(tx: Transaction, said: Commit) -> Committed:
+    """A message without a key, which our own wire pushed, goes by its id; there is no progress to move, only itself."""
+    row, queue = _row_by_id(tx, said.name), tx.queue(said.queue)
+    place = None if row is None or queue is None else tx.row(SQL.open_place, row, queue.id)
+    if place is None or said.token is None:
+        return UNKNOWN
+    item = Settlement(token=said.token, lane=LaneId(place[0]), offset=place[1], report=said.report)
+    return answered(settle(tx, (item,))[0])
+
+
+def _row_by_id(tx: Transaction, name: str) -> int | None:
+    try:
+        return row_of(tx, MessageId(UUID(name).bytes))
+    except ValueError:
+        return None
 
 
 def _commit_lane(tx: Transaction, front: Front, items: list[Commit]) -> list[Committed]:
@@ -58,7 +79,8 @@ def _commit_lane(tx: Transaction, front: Front, items: list[Commit]) -> list[Com
     passed_to = cursor.position if held is None else held.from_offset
     own = None if token is None else _lease_of(tx, token, lane, group_id)
     stale = token is not None and (own is None or not own.holds(tx.now))
-    found = {item.name: _offset_of(tx, queue, lane, item.name, own) for item in items}
+    names = Names(tx, queue, lane, own, passed_to)
+    found = {item.name: names.find(item.name) for item in items}
     answers: dict[int, Committed] = {}
     offsets: dict[int, int] = {}
     for number, item in enumerate(items):
@@ -126,19 +148,44 @@ def _lease_of(tx: Transaction, token: str, lane: Lane, group_id: int) -> OwnLeas
     return None if row is None else OwnLease(row[0], row[1], row[2], row[3] is not None)
 
 
-def _offset_of(tx: Transaction, queue: QueueRow, lane: Lane, name: str, own: OwnLease | None) -> int | None:
-    """Where in the lane the message of that name is. Under a lease, one of that lease if there is one."""
-    offset = _by_name(tx, queue, lane, name)
-    if own is not None and (offset is None or not own.covers(offset)):
-        for place, headers in tx.rows(SQL.headers, lane.id, own.first, own.last):
-            if json.loads(headers).get(TRANSACTION) == name:
-                return int(place)
-    return offset
+class Names:
+    """Where in a lane the messages of these names are. Under a lease, those of that lease, if there are any."""
+
+    def __init__(self, tx: Transaction, queue: QueueRow, lane: Lane, own: OwnLease | None, unsettled: int) -> None:
+        self._tx, self._queue, self._lane = tx, queue, lane
+        self._own, self._unsettled = own, unsettled
+        self._leased: dict[str, list[int]] | None = None
+
+    def find(self, name: str) -> int | None:
+        offset = _by_name(self._tx, self._queue, self._lane, name)
+        if self._own is None or not self._is_doubtful(offset):
+            return offset
+        known = self._in_lease().get(name)
+        return offset if known is None else lowest(known, self._unsettled)
+
+    def _is_doubtful(self, offset: int | None) -> bool:
+        """Whether the lease may hold another of that name: the newest is not in it, or its name was given again."""
+        assert self._own is not None
+        if offset is None or not self._own.covers(offset):
+            return True
+        entered = (self._tx.value(SQL.entered_at, self._lane.id, each) for each in (self._own.first, offset))
+        first, last = entered
+        return bool(first is None or last - first >= span(self._queue.settings.dedupe_window))
+
+    def _in_lease(self) -> dict[str, list[int]]:
+        """Read once, however many names are asked for."""
+        if self._leased is None:
+            assert self._own is not None
+            self._leased = {}
+            for place, headers in self._tx.rows(SQL.headers, self._lane.id, self._own.first, self._own.last):
+                self._leased.setdefault(json.loads(headers).get(TRANSACTION, ""), []).append(place)
+        return self._leased
 
 
 def _by_name(tx: Transaction, queue: QueueRow, lane: Lane, name: str) -> int | None:
+    """By its name, or by its id: our own wire gives no names."""
     holder = tx.row(PUSH.dedupe_holder, queue.id, f"key:{lane.key}", name)
-    row = None if holder is None else row_of(tx, holder[0])
+    row = _row_by_id(tx, name) if holder is None else row_of(tx, holder[0])
     place = None if row is None else tx.row(PUSH.place, row)
     return None if place is None or place[0] != lane.id else place[1]
 
@@ -173,7 +220,7 @@ def record(tx: Transaction, queue_name: str, key: str, name: str) -> Record | No
     standings = []
     for group, claimed_at, position, attempts, start, end, expires_at in tx.rows(SQL.standings, lane.id):
         held = start is not None and start <= offset < end and expires_at > tx.now
-        passed = offset < (position if start is None or expires_at <= tx.now else start)
+        passed = offset < (position if start is None else start)
         standings.append(
             Standing(
                 group=group,

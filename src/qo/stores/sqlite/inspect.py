@@ -93,10 +93,16 @@ def depth(tx: Transaction, queue_name: str, group: str) -> Depth:
 
 
 def unsettled(tx: Transaction, queue: QueueRow) -> int:
-    """How many messages the slowest group has not settled, of those groups that hold messages back."""
+    """How many messages the slowest group has not settled, of those groups that hold messages back.
+
+    The default group counts once it has claimed, or as long as nobody else has.
+    """
     longest = delayed = 0
-    for name, _, _, created_at, claimed_at, _ in tx.rows(SQL.groups, queue.id):
-        switched_off = name == DEFAULT_GROUP and not queue.settings.default_group
+    groups = tx.rows(SQL.groups, queue.id)
+    others_claim = any(claimed_at is not None for _, _, _, _, claimed_at, _ in groups)
+    for name, _, _, created_at, claimed_at, _ in groups:
+        unused = claimed_at is None and others_claim
+        switched_off = name == DEFAULT_GROUP and (unused or not queue.settings.default_group)
         if switched_off or (claimed_at or created_at) + span(queue.settings.group_idle) <= tx.now:
             continue
         found = depth(tx, queue.name, name)
@@ -196,7 +202,7 @@ def dead(tx: Transaction, queue_name: str, group: str | None, after: str | None,
 def letters(tx: Transaction, wanted: LettersWanted) -> tuple[list[DeadLetter], int]:
     since = None if wanted.since is None else micros(wanted.since)
     until = None if wanted.until is None else micros(wanted.until)
-    chosen = (wanted.queue, wanted.group, wanted.key, since, until)
+    chosen = (wanted.queue, wanted.group, wanted.key, since, until, wanted.name)
     count: int = tx.value(SQL.count_letters, *chosen)
     return [_letter(tx, row) for row in tx.rows(SQL.letters, *chosen, wanted.limit, wanted.offset)], count
 

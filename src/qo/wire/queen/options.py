@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 from qo.core.errors import Invalid
-from qo.core.queue import LONGEST, QueueSettings
+from qo.core.queue import QueueSettings
 from qo.core.retry import RetryPolicy
 
 MEBIBYTE = 1024 * 1024
+LARGEST = 2**31 - 2
 PUSHED_LEASE_SECONDS = 60
 """The lease of a queue that a push created; one that is configured has `leaseTime`."""
 
@@ -54,8 +55,8 @@ def _checked(name: str, value: Any) -> int | float | bool:
         return value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise Invalid(f"options.{name}", f"must be a number, not {value!r}")
-    if isinstance(value, float) and (value != value or abs(value) > LONGEST.total_seconds()):  # noqa: PLR0124 - a NaN
-        raise Invalid(f"options.{name}", f"must be a number that can be reached, not {value!r}")
+    if not abs(value) <= LARGEST:  # nor is it a NaN
+        raise Invalid(f"options.{name}", f"must be at most {LARGEST}, not {value!r}")
     if name != "priority" and value < 0:
         raise Invalid(f"options.{name}", f"must not be negative, not {value!r}")
     return value
@@ -94,6 +95,12 @@ _KEPT = (
     "completedRetentionSeconds",
 )  # fmt: skip
 """Options that share a setting with another one, or say nothing by themselves."""
+_SHARED = {
+    "ttl": ("ttl", "maxWaitTimeSeconds"),
+    "dead_letters": ("deadLetterQueue", "dlqAfterMaxRetries"),
+    "max_age": ("retentionEnabled", "retentionSeconds"),
+    "retain": ("completedRetentionSeconds",),
+}
 
 
 def options_of(settings: QueueSettings) -> Options:
@@ -115,7 +122,26 @@ def options_of(settings: QueueSettings) -> Options:
         "encryptionEnabled": settings.encrypt,
         "dedupWindowSeconds": _number(settings.dedupe_window),
     }
-    return {**DEFAULTS, **told, **(notes if isinstance(notes, Mapping) else {})}
+    known: Options = {**DEFAULTS, **told}
+    if not isinstance(notes, Mapping):
+        return known
+    # What was noted counts as long as it says what is so: our own API may have changed the setting since.
+    noted = {**known, **{name: notes[name] for name in _KEPT if name in notes}}
+    derived = QueueSettings().changed(settings_of(noted))
+    for setting, names in _SHARED.items():
+        if getattr(derived, setting) != getattr(settings, setting):
+            noted |= {name: known[name] for name in names}
+    return noted
+
+
+def changes_of(options: Options, known: QueueSettings | None) -> dict[str, Any]:
+    """What a configure changes: all of it where the queue is new, else what differs from before."""
+    after = settings_of(options)
+    if known is None:
+        return after
+    before = settings_of(options_of(known))
+    changed = {name: value for name, value in after.items() if value != before[name]}
+    return {**changed, "notes": {**known.notes, **after["notes"]}}
 
 
 def _number(length: timedelta) -> int | float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from qo.core.errors import NotFound
@@ -28,8 +28,8 @@ from qo.wire.queen.names import (
 
 READ = LOOK - {"produce"}
 SCAN = 1000
-MOST_SCANNED = 100_000
-"""Dead letters that are looked through for one of a name."""
+MOST_SCANNED = 10_000
+"""Messages of a queue that are looked through for those of a partition or a time."""
 
 STATES: dict[str, tuple[JobState, ...]] = {
     "pending": (JobState.QUEUED,),
@@ -84,13 +84,8 @@ def _named(request: Request) -> tuple[str, str, str]:
 
 async def _dead_of(house: House, queue: str, key: str, name: str) -> list[DeadLetter]:
     """The dead letters of a message, one for each group in which it died."""
-    found: list[DeadLetter] = []
-    for offset in range(0, MOST_SCANNED, SCAN):
-        page, _ = await house.broker.wires.letters(LettersWanted(queue=queue, key=key, limit=SCAN, offset=offset))
-        found += [each for each in page if name in (each.headers.get(TRANSACTION), each.id)]
-        if len(page) < SCAN:
-            break
-    return found
+    found, _ = await house.broker.wires.letters(LettersWanted(queue=queue, key=key, name=name, limit=SCAN))
+    return list(found)
 
 
 async def retry(house: House, request: Request) -> Response:
@@ -175,14 +170,15 @@ async def messages(house: House, request: Request) -> Response:
     states = None if status is None else STATES.get(status, ())
     since, until = read_time("from", query.text("from")), read_time("to", query.text("to"))
     wanted = query.offset + query.limit
+
+    def fits(job: Job) -> bool:
+        early = since is not None and job.created_at < since
+        late = until is not None and job.created_at > until
+        return query.text("partition") in (None, job.key or DEFAULT_PARTITION) and not early and not late
+
     found: list[Job] = []
     for name in [queue] if queue is not None else await _queues(house, query):
-        for job in await _jobs(house, name, states, wanted):
-            fits = query.text("partition") in (None, job.key or DEFAULT_PARTITION)
-            early = since is not None and job.created_at < since
-            late = until is not None and job.created_at > until
-            if fits and not early and not late:
-                found.append(job)
+        found += await _jobs(house, name, states, wanted, fits)
     found.sort(key=lambda job: job.id, reverse=True)
     shown = found[query.offset : wanted]
     return reply({"messages": [_job(each) for each in shown], "total": len(found)})
@@ -194,13 +190,22 @@ async def _queues(house: House, query: Query) -> list[str]:
     return [each.name for each in infos if namespace in (None, each.namespace) and task in (None, each.task)]
 
 
-async def _jobs(house: House, queue: str, states: tuple[JobState, ...] | None, limit: int) -> list[Job]:
-    try:
-        if states is None:
-            return list(await house.broker.inspect.list_jobs(queue, None, None, limit))
-        return [job for state in states for job in await house.broker.inspect.list_jobs(queue, state, None, limit)]
-    except NotFound:
-        return []
+async def _jobs(
+    house: House, queue: str, states: tuple[JobState, ...] | None, limit: int, fits: Callable[[Job], bool]
+) -> list[Job]:
+    """The newest that fit, page by page, as far as one call looks."""
+    found: list[Job] = []
+    before: str | None = None
+    for _ in range(MOST_SCANNED // SCAN):
+        try:
+            page = await house.broker.inspect.list_jobs(queue, None, before, SCAN)
+        except NotFound:
+            return []
+        found += [job for job in page if (states is None or job.state in states) and fits(job)]
+        if len(page) < SCAN or len(found) >= limit:
+            break
+        before = page[-1].id
+    return found[:limit]
 
 
 def _job(job: Job) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from datetime import timedelta
 from functools import lru_cache
 
 import msgspec
@@ -69,7 +68,7 @@ async def _pop(
         key=key,
         messages=min(query.positive("batch", DEFAULT_BATCH), CLAIM_LIMIT),
         lanes=min(query.positive("partitions", partitions), CLAIM_LIMIT),
-        lease=duration("leaseSeconds", timedelta(seconds=lease)) if lease > 0 else None,
+        lease=duration("leaseSeconds", lease) if lease > 0 else None,
         auto_settle=query.flag("autoAck"),
         new_queue=POPPED,
     )
@@ -135,6 +134,7 @@ ROUTES = [
         summary="Pop from one partition.",
         handle=pop_partition,
         scopes=CONSUME,
+        peeks=False,
     ),
     Route(
         method="GET",
@@ -143,6 +143,7 @@ ROUTES = [
         summary="Pop from a queue.",
         handle=pop,
         scopes=CONSUME,
+        peeks=False,
     ),
     Route(
         method="GET",
@@ -151,6 +152,7 @@ ROUTES = [
         summary="Pop from the queues of a namespace or task.",
         handle=pop_anywhere,
         scopes=CONSUME,
+        peeks=False,
         decides=True,
     ),
 ]

@@ -23,14 +23,14 @@ from qo.core.message import (
     Refused,
     id_text,
 )
-from qo.core.names import checked_name
+from qo.core.names import checked_key, checked_name
 from qo.core.queue import QueueSettings
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import PRODUCE, Route
 from qo.wire.queen.bodies import ConfigureBody, PushBody, PushItem, PushResult
 from qo.wire.queen.names import DEFAULT_PARTITION
-from qo.wire.queen.options import PUSHED, merged, options_of, settings_of
+from qo.wire.queen.options import PUSHED, changes_of, merged, options_of
 
 BINARY = b"application/x-queen-push"
 BOTH = frozenset({Scope.PRODUCE}), frozenset({Scope.CONSUME})
@@ -55,7 +55,7 @@ async def configure(house: House, request: Request) -> Response:
 
     def change(known: QueueSettings | None) -> Mapping[str, Any]:
         options = merged(given, known, replace=body.mode == "replace")
-        return {**settings_of(options), **names}
+        return {**changes_of(options, None if body.mode == "replace" else known), **names}
 
     info = await house.broker.wires.reconfigure(name, change)
     return reply(
@@ -102,11 +102,11 @@ def read_items(house: House, request: Request, items: Sequence[PushItem]) -> lis
 def _read(item: PushItem, id: MessageId, producer: str | None) -> NewMessage | Invalid:
     name = item.transactionId or str(uuid.uuid4())
     headers = {TRANSACTION: name}
-    if item.traceId:
-        headers[TRACE] = item.traceId
-    if producer is not None:
-        headers[PRODUCER] = producer
     try:
+        if item.traceId:
+            headers[TRACE] = checked_key("traceId", item.traceId)
+        if producer is not None:
+            headers[PRODUCER] = producer
         return NewMessage(
             id,
             item.queue,

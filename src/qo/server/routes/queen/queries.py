@@ -6,6 +6,8 @@ from qo.core.errors import Invalid
 from qo.server.request import Request
 
 MOST_LISTED = 1000
+MOST_SKIPPED = 10_000
+LARGEST = 2**31 - 1
 TRUE = ("true", "1", "yes")
 
 
@@ -28,7 +30,7 @@ class Query:
         if text is None:
             return default
         try:
-            return int(float(text))
+            return max(-LARGEST, min(int(float(text)), LARGEST))
         except (ValueError, OverflowError):
             raise Invalid(name, f"must be a number, not '{text}'") from None
 
@@ -43,4 +45,4 @@ class Query:
 
     @property
     def offset(self) -> int:
-        return max(self.number("offset", 0), 0)
+        return min(max(self.number("offset", 0), 0), MOST_SKIPPED)

@@ -173,5 +173,6 @@ ROUTES = [
         query=StreamQuery,
         answers={200: DeliveryBody},
         content=EVENTS,
+        peeks=False,
     )
 ]

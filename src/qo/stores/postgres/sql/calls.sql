@@ -87,6 +87,10 @@ UPDATE qo.cursors c SET hold = $2,
 WHERE c.id = ANY (ARRAY(SELECT k.id FROM qo.queues q JOIN qo.lanes l ON l.queue_id = q.id JOIN qo.cursors k ON k.lane_id = l.id
                         WHERE q.name = $1 AND k.keyed AND k.hold <> $2 ORDER BY k.id FOR UPDATE OF k));
 
+-- name: queues_of_keyed
+-- Primary keys.
+SELECT ARRAY(SELECT DISTINCT q.name::text FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id WHERE l.id = ANY ($1) AND l.key IS NOT NULL);
+
 -- name: tell
 SELECT qo.tell($1);
 
@@ -237,12 +241,14 @@ SELECT d.id, q.name, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.
 FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id JOIN qo.queues q ON q.id = d.queue_id
 WHERE ($1::text IS NULL OR q.name = $1) AND ($2::text IS NULL OR g.name = $2) AND ($3::text IS NULL OR d.key = $3)
   AND ($4::timestamptz IS NULL OR d.died_at >= $4) AND ($5::timestamptz IS NULL OR d.died_at <= $5)
-ORDER BY d.died_at DESC, d.id DESC, g.name LIMIT $6 OFFSET $7;
+  AND ($6::text IS NULL OR d.headers::json ->> 'qo-transaction' = $6)
+ORDER BY d.died_at DESC, d.id DESC, g.name LIMIT $7 OFFSET $8;
 
 -- name: count_dead_letters
 SELECT count(*) FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id JOIN qo.queues q ON q.id = d.queue_id
 WHERE ($1::text IS NULL OR q.name = $1) AND ($2::text IS NULL OR g.name = $2) AND ($3::text IS NULL OR d.key = $3)
-  AND ($4::timestamptz IS NULL OR d.died_at >= $4) AND ($5::timestamptz IS NULL OR d.died_at <= $5);
+  AND ($4::timestamptz IS NULL OR d.died_at >= $4) AND ($5::timestamptz IS NULL OR d.died_at <= $5)
+  AND ($6::text IS NULL OR d.headers::json ->> 'qo-transaction' = $6);
 
 -- name: group_places
 -- Indexes groups (queue_id, name), cursors_busy.
@@ -255,7 +261,20 @@ FROM qo.groups g JOIN qo.queues q ON q.id = g.queue_id
 WHERE CASE WHEN $1::text IS NULL THEN g.name <> 'default' ELSE g.name = $1 END ORDER BY g.name, q.name LIMIT $2;
 
 -- name: resolve
-SELECT lane, cursor_id, place, first, last, passed, stale FROM qo.resolve($1, $2, $3, $4, $5, coalesce($6, clock_timestamp())) ORDER BY number;
+SELECT lane, cursor_id, place, first, last, unsettled, stale, doubtful, open_lane, open_place
+FROM qo.resolve($1, $2, $3, $4, $5, coalesce($6, clock_timestamp())) ORDER BY number;
+
+-- name: headers_between
+-- Primary key of messages.
+SELECT m."offset", m.headers FROM qo.messages m WHERE m.lane_id = $1 AND m."offset" >= $2 AND m."offset" < $3 AND m.headers IS NOT NULL
+ORDER BY m."offset";
+
+-- name: lock_cursors
+SELECT FROM qo.cursors WHERE id = ANY ($1) ORDER BY id FOR UPDATE;
+
+-- name: known_tokens
+-- Primary key of leases.
+SELECT DISTINCT token FROM qo.leases WHERE token = ANY ($1);
 
 -- name: seize
 SELECT qo.seize($1, $2, $3, $4, $5, $6);

@@ -1,21 +1,26 @@
 -- commit: what is said about messages of keyed lanes by their names there, as other systems acknowledge.
 
--- What commits speak of: the lane and the group's cursor in it; the message's offset, under a lease one of that lease if there
--- is one; the range of the lease that the token names; whether the group has passed the message; whether that lease is over or
--- never was.
+-- What commits speak of: the lane and the group's cursor in it; the message's offset, by its name or its id; the range of the lease
+-- that the token names, and whether that is over or never was; the first message that the group has not passed. `doubtful`: the lease may hold another
+-- message of that name, because the newest is not in it, or the name was given again. `open_lane`: by its id it is in an open lane.
 CREATE FUNCTION qo.resolve(p_queues text[], p_keys text[], p_names text[], p_groups text[], p_tokens text[], p_now timestamptz)
-RETURNS TABLE (number bigint, lane bigint, cursor_id bigint, place bigint, first bigint, last bigint, passed boolean, stale boolean)
+RETURNS TABLE (number bigint, lane bigint, cursor_id bigint, place bigint, first bigint, last bigint, unsettled bigint, stale boolean,
+               doubtful boolean, open_lane bigint, open_place bigint)
 LANGUAGE sql STABLE AS $$
     SELECT r.n, r.lane, r.cursor_id, r.place, r.first, r.last,
-           r.place < coalesce((SELECT min(x.from_offset) FROM qo.leases x WHERE x.cursor_id = r.cursor_id AND x.ended_at IS NULL), r.position),
-           r.stale
+           coalesce((SELECT min(x.from_offset) FROM qo.leases x WHERE x.cursor_id = r.cursor_id AND x.ended_at IS NULL), r.position),
+           r.stale,
+           r.first IS NOT NULL AND (NOT coalesce(r.place >= r.first AND r.place < r.last, false) OR (r.place > r.first AND coalesce(
+               (SELECT m.entered_at FROM qo.messages m WHERE m.lane_id = r.lane AND m."offset" = r.place)
+               - (SELECT m.entered_at FROM qo.messages m WHERE m.lane_id = r.lane AND m."offset" = r.first) >= r.win, true))),
+           r.open_lane, r.open_place
     FROM (
         SELECT i.n, l.id AS lane, c.id AS cursor_id, c.position, e.first, e.last,
+               make_interval(secs => (q.rules ->> 'dedupe_window')::double precision) AS win,
                i.token IS NOT NULL AND (e.token IS NULL OR e.ended_at IS NOT NULL OR e.expires_at <= p_now) AS stale,
-               CASE WHEN e.token IS NOT NULL AND NOT coalesce(p."offset" >= e.first AND p."offset" < e.last, false)
-                    THEN coalesce((SELECT m."offset" FROM qo.messages m WHERE m.lane_id = l.id AND m."offset" >= e.first AND m."offset" < e.last
-                                   AND m.headers IS NOT NULL AND m.headers::json ->> 'qo-transaction' = i.name LIMIT 1), p."offset")
-                    ELSE p."offset" END AS place
+               CASE WHEN p.lane_id = l.id THEN p."offset" END AS place,
+               CASE WHEN p.lane_id <> coalesce(l.id, 0) AND o.id IS NOT NULL THEN p.lane_id END AS open_lane,
+               CASE WHEN p.lane_id <> coalesce(l.id, 0) AND o.id IS NOT NULL THEN p."offset" END AS open_place
         FROM unnest(p_queues, p_keys, p_names, p_groups, p_tokens) WITH ORDINALITY AS i (queue, key, name, grp, token, n)
         LEFT JOIN qo.queues q ON q.name = i.queue
         LEFT JOIN qo.lanes l ON l.queue_id = q.id AND l.key = i.key AND l.key IS NOT NULL
@@ -23,7 +28,8 @@ LANGUAGE sql STABLE AS $$
         LEFT JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = g.id
         LEFT JOIN qo.leases e ON e.token = i.token AND e.lane_id = l.id AND e.cursor_id = c.id AND NOT e.at_delivery
         LEFT JOIN LATERAL (SELECT * FROM qo.dedupe x WHERE x.queue_id = q.id AND x.scope = 'key:' || i.key AND x.key = i.name LIMIT 1) d ON true
-        LEFT JOIN LATERAL (SELECT o."offset" FROM qo.place_of(d.message_id) o WHERE o.lane_id = l.id) p ON d.message_id IS NOT NULL
+        LEFT JOIN LATERAL qo.place_of(coalesce(d.message_id, CASE WHEN i.name ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN i.name::uuid END)) p ON true
+        LEFT JOIN LATERAL (SELECT x.id FROM qo.lanes x WHERE x.id = p.lane_id AND x.queue_id = q.id AND x.key IS NULL LIMIT 1) o ON true
     ) r;
 $$;
 

@@ -280,7 +280,8 @@ BEGIN
     RETURN v_same;
 END $$;
 
--- How many messages the slowest group of a queue has not settled, of those groups that hold messages back.
+-- How many messages the slowest group of a queue has not settled, of those groups that hold messages back. The default group
+-- counts once it has claimed, or as long as nobody else has.
 CREATE FUNCTION qo.unsettled(q qo.queues, p_now timestamptz) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT (SELECT count(*) FROM qo.intake i WHERE i.queue = q.name AND i.canceled_at IS NULL) + coalesce((
         SELECT max((SELECT coalesce(sum((qo.tail_of(c.lane_id)).tail - CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END
@@ -290,7 +291,8 @@ CREATE FUNCTION qo.unsettled(q qo.queues, p_now timestamptz) RETURNS bigint LANG
                  + (SELECT coalesce(sum(e.to_offset - e.from_offset), 0) FROM qo.leases e WHERE e.group_id = g.id AND e.ended_at IS NULL))
         FROM qo.groups g WHERE g.queue_id = q.id
           AND coalesce(g.claimed_at, g.created_at) + make_interval(secs => (q.rules ->> 'group_idle')::double precision) > p_now
-          AND (g.id <> q.default_group_id OR (q.rules ->> 'default_group')::boolean)), 0)::bigint;
+          AND (g.id <> q.default_group_id OR ((q.rules ->> 'default_group')::boolean AND (g.claimed_at IS NOT NULL
+               OR NOT EXISTS (SELECT FROM qo.groups o WHERE o.queue_id = q.id AND o.claimed_at IS NOT NULL))))), 0)::bigint;
 $$;
 
 -- Push anything, message by message. Lanes are created in the order of first arrivals, and locked by id before offsets
@@ -437,10 +439,12 @@ BEGIN
     LEFT JOIN LATERAL (SELECT * FROM qo.dedupe x WHERE x.queue_id = m.queue AND x.scope = 'key:' || m.key AND x.key = m.name LIMIT 1) d ON true;
     v_fresh := ARRAY(SELECT n FROM unnest(p_ids, v_holders) WITH ORDINALITY AS m (id, holder, n) WHERE m.id = m.holder ORDER BY n);
     IF cardinality(v_fresh) > 0 THEN
-        UPDATE qo.dedupe d SET message_id = m.id, until = v_now + m.win, checked_at = v_now + m.win
+        -- Housekeeping may have removed a row while we waited for it.
+        INSERT INTO qo.dedupe AS d (queue_id, scope, key, message_id, until, checked_at)
+        SELECT m.queue, 'key:' || m.key, m.name, m.id, v_now + m.win, v_now + m.win
         FROM (SELECT DISTINCT ON (v_queues[n], p_keys[n], p_names[n]) v_queues[n] AS queue, p_keys[n] AS key, p_names[n] AS name, p_ids[n] AS id,
                      v_windows[n] AS win FROM unnest(v_fresh) n ORDER BY v_queues[n], p_keys[n], p_names[n], n DESC) m
-        WHERE d.queue_id = m.queue AND d.scope = 'key:' || m.key AND d.key = m.name;
+        ON CONFLICT (queue_id, scope, key) DO UPDATE SET message_id = excluded.message_id, until = excluded.until, checked_at = excluded.checked_at;
         v_lanes := qo.lanes_to_use(ARRAY(SELECT v_queues[n] FROM unnest(v_fresh) n), ARRAY(SELECT p_keys[n] FROM unnest(v_fresh) n),
                                    ARRAY(SELECT p_kinds[n] FROM unnest(v_fresh) n), ARRAY(SELECT p_priorities[n] FROM unnest(v_fresh) n));
         SELECT array_agg(x.lane), array_agg(x.head) INTO v_distinct, v_heads FROM (
@@ -550,6 +554,7 @@ DECLARE
     v_lanes bigint[] := '{}';
     v_sure integer[] := ARRAY(SELECT n FROM unnest(p_sure) WITH ORDINALITY AS s (sure, n) WHERE sure);
 BEGIN
+    PERFORM FROM qo.queues k WHERE k.name = ANY (p_push_queues) AND k.rules ->> 'max_size' IS NOT NULL ORDER BY k.id FOR NO KEY UPDATE;
     PERFORM qo.lock_keys_of(p_push_queues, p_push_keys, p_push_kinds, p_push_priorities, p_dedupes, p_now);
     FOR i IN 1..cardinality(p_queues) LOOP
         v_queues := v_queues || (qo.queue_to_use(p_queues[i], p_now)).id;

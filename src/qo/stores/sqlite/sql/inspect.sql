@@ -82,12 +82,14 @@ SELECT d.id, q.name, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.
 FROM dead_letters d JOIN groups g ON g.id = d.group_id JOIN queues q ON q.id = d.queue_id
 WHERE (?1 IS NULL OR d.queue_id = (SELECT id FROM queues WHERE name = ?1)) AND (?2 IS NULL OR g.name = ?2)
     AND (?3 IS NULL OR d.key = ?3) AND (?4 IS NULL OR d.died_at >= ?4) AND (?5 IS NULL OR d.died_at <= ?5)
-ORDER BY d.died_at DESC, d.id DESC, g.name LIMIT ?6 OFFSET ?7;
+    AND (?6 IS NULL OR json_extract(d.headers, '$."qo-transaction"') = ?6)
+ORDER BY d.died_at DESC, d.id DESC, g.name LIMIT ?7 OFFSET ?8;
 
 -- name: count_letters
 SELECT count(*) FROM dead_letters d JOIN groups g ON g.id = d.group_id
 WHERE (?1 IS NULL OR d.queue_id = (SELECT id FROM queues WHERE name = ?1)) AND (?2 IS NULL OR g.name = ?2)
-    AND (?3 IS NULL OR d.key = ?3) AND (?4 IS NULL OR d.died_at >= ?4) AND (?5 IS NULL OR d.died_at <= ?5);
+    AND (?3 IS NULL OR d.key = ?3) AND (?4 IS NULL OR d.died_at >= ?4) AND (?5 IS NULL OR d.died_at <= ?5)
+    AND (?6 IS NULL OR json_extract(d.headers, '$."qo-transaction"') = ?6);
 
 -- name: group_places
 -- Index groups (queue_id, name), then cursors_busy.
