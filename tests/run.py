@@ -23,6 +23,8 @@ SOAK = {
     "QO_CONCURRENCY_SECONDS": "60",
     "QO_PLAN_MESSAGES": "1000000",
     "QO_FUZZ_SECONDS": "60",
+    "QO_WORKER_KILL_SECONDS": "300",
+    "QO_SHARE": "0.2",
 }
 
 

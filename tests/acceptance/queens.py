@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import aiohttp
-from queen import Queen
 
 from qo.broker.broker import Broker
 from qo.server.settings import JwtSettings, ListenSettings
@@ -17,7 +16,8 @@ from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.stores.store import Engine
-from tests.clock import ManualClock
+from qo.testing.clock import ManualClock
+from queen import Queen
 from tests.conformance.remote import Running, serving
 from tests.postgres import Server, new_schema
 

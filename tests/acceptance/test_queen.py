@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from httpx import HTTPStatusError
 
+from qo.testing.clock import ManualClock
 from tests.acceptance.queens import STORES, Court, holding_court, open_store
-from tests.clock import ManualClock
 from tests.postgres import Server
 
 

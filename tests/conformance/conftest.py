@@ -12,7 +12,7 @@ from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.stores.store import Engine
-from tests.clock import ManualClock
+from qo.testing.clock import ManualClock
 from tests.conformance.remote import over_http
 from tests.postgres import NEWEST, OLDEST, Server, new_schema
 

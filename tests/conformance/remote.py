@@ -18,7 +18,7 @@ from qo.server.house import House
 from qo.server.serve import bind, furnished, uvicorn_config
 from qo.server.settings import JwtSettings, LimitSettings, ListenSettings, ServerSettings
 from qo.stores.store import Engine
-from tests.clock import ManualClock
+from qo.testing.clock import ManualClock
 
 
 class Running:

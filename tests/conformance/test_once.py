@@ -13,7 +13,7 @@ from qo.core.errors import AlreadyExists, Conflict, NotFound
 from qo.core.lane import Start, StartAt
 from qo.core.lease import Unit, Want
 from qo.core.message import NewMessage, Refused, Stored
-from tests.clock import START
+from qo.testing.clock import START
 from tests.conformance.saying import ORDERS, buried, claim, done, message, messages, payloads, settle
 
 

@@ -10,7 +10,7 @@ from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Start, StartAt
 from qo.core.message import id_text
 from qo.core.retry import RetryPolicy
-from tests.clock import START
+from qo.testing.clock import START
 from tests.conformance.saying import (
     ORDERS,
     answers,

@@ -38,7 +38,7 @@ from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.stores.store import Engine
-from tests.clock import ManualClock
+from qo.testing.clock import ManualClock
 from tests.model.model import Model, Queue
 from tests.postgres import Server
 

@@ -19,7 +19,7 @@ from qo.core.lease import Claimed, Nothing
 from qo.core.message import Refused
 from qo.core.polling import GroupBackoff, PollingStrategy
 from qo.stores.sqlite.engine import SqliteEngine
-from tests.clock import ManualClock
+from qo.testing.clock import ManualClock
 from tests.conformance.saying import ORDERS, done, failed, message, messages, want
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import qo
 from qo.core.lease import Complete, Fail
-from tests.clock import ManualClock
+from qo.testing.clock import ManualClock
 
 MEMORY = "sqlite://:memory:"
 

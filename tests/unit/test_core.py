@@ -19,7 +19,7 @@ from qo.core.names import KEY_LIMIT, NAME_LIMIT, checked_key, checked_name, name
 from qo.core.polling import GroupBackoff, PollingStrategy
 from qo.core.queue import QueueSettings
 from qo.core.retry import RetryPolicy
-from tests.clock import START
+from qo.testing.clock import START
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SETTINGS = QueueSettings(retry=RetryPolicy(attempts=3, jitter=0.0), max_lost=4)

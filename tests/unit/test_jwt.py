@@ -24,8 +24,8 @@ from qo.server import jwts
 from qo.server.jwts import Jwts
 from qo.server.settings import JwtSettings, ListenSettings, ServerSettings
 from qo.stores.sqlite.engine import SqliteEngine
+from qo.testing.clock import ManualClock
 from tests.acceptance.queens import Court, holding_court
-from tests.clock import ManualClock
 
 SECRET = "a secret of more than thirty-two bytes"
 RSA = generate_private_key(65537, 2048)

@@ -1,0 +1,138 @@
+"""A bench: a client in memory whose time stands still, and workers that run when told to."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from qo.client.client import Client
+from qo.client.front import Front
+from qo.client.payload import encoded
+from qo.connect import connect
+from qo.core.errors import Invalid
+from qo.core.lease import Claimed, Complete, Delivered, LeaseToken, Nothing, Report, Settlement, Want
+from qo.core.message import MessageId
+from qo.core.names import DEFAULT_KIND, suggestion
+from qo.testing.clock import ManualClock
+from qo.worker.running import Runner
+from qo.worker.tasks import Context, Task
+from qo.worker.worker import Worker
+
+log = logging.getLogger("qo.testing")
+
+BATCH = 100
+
+
+@dataclass(slots=True)
+class Drained:
+    """What a worker did when it was drained."""
+
+    reports: list[tuple[Delivered, Report]] = field(default_factory=list)
+
+    @property
+    def succeeded(self) -> int:
+        return sum(isinstance(report, Complete) for _, report in self.reports)
+
+    @property
+    def failed(self) -> int:
+        return len(self.reports) - self.succeeded
+
+
+class Bench:
+    """A client, its clock, and what runs on them."""
+
+    def __init__(self, client: Client, clock: ManualClock) -> None:
+        self.client = client
+        self.clock = clock
+
+    async def drain(self, worker: Worker, *, to_the_end: bool = False) -> Drained:
+        """Run all that is there for a worker, one after another, and what that brings.
+
+        `to_the_end` moves the clock to whatever comes later, retries and delays too, until there is nothing to come.
+        """
+        front, drained = self.client.front, Drained()
+        with ThreadPoolExecutor(4) as threads:
+            runner = Runner(threads, threads)
+            while True:
+                answer = await front.claim(_want(worker))
+                if isinstance(answer, Claimed):
+                    drained.reports += [await _handled(front, worker, runner, each) for each in answer.deliveries]
+                elif not to_the_end or not self._moved_to(answer):
+                    return drained
+
+    def _moved_to(self, empty: Nothing) -> bool:
+        if empty.ask_again is None:
+            return False
+        self.clock.move_to(max(empty.ask_again, self.clock.now()))
+        return True
+
+    async def run_inline(self, worker: Worker, kind: str, payload: Any, *, attempt: int = 1) -> Any:
+        """Call a task as a worker would, with no queue in between: its result, or what it raises."""
+        task = _task(worker, kind)
+        delivered = _delivered(kind, encoded("payload", payload), attempt, self.clock.now())
+        arguments: Sequence[Any] = (task.payload(delivered),)
+        if task.wants_context:
+            arguments = (*arguments, Context(delivered, log, None))
+        answer = task.function(*arguments)
+        return await answer if task.is_async else answer
+
+
+def _want(worker: Worker) -> Want:
+    return Want(
+        token=LeaseToken(secrets.token_hex(16)),
+        queues=worker.queues,
+        group=worker.group,
+        kinds=frozenset(worker.tasks),
+        messages=BATCH,
+        lane_messages=1,
+        owner=worker.owner,
+    )
+
+
+async def _handled(front: Front, worker: Worker, runner: Runner, delivered: Delivered) -> tuple[Delivered, Report]:
+    report = await runner.run(worker.tasks[delivered.kind], Context(delivered, log, None))
+    item = Settlement(token=delivered.token, lane=delivered.lane, offset=delivered.offset, report=report)
+    await front.settle([item])
+    return delivered, report
+
+
+def _task(worker: Worker, kind: str) -> Task:
+    try:
+        return worker.tasks[kind]
+    except KeyError:
+        raise Invalid("kind", f"'{kind}' is not a task of this worker" + suggestion(kind, worker.tasks)) from None
+
+
+def _delivered(kind: str, payload: bytes, attempt: int, now: datetime) -> Delivered:
+    return Delivered(
+        token=LeaseToken("inline"),
+        lane=0,  # type: ignore[arg-type]
+        offset=0,
+        id=MessageId(bytes(16)),
+        queue="inline",
+        key=None,
+        kind=kind or DEFAULT_KIND,
+        payload=payload,
+        headers={},
+        priority=0,
+        attempt=attempt,
+        created_at=now,
+        due_at=now,
+        entered_at=now,
+        expires_at=datetime.max.replace(tzinfo=UTC),
+        retry_of=None,
+    )
+
+
+@contextlib.asynccontextmanager
+async def bench() -> AsyncIterator[Bench]:
+    """A bench on a store in memory, gone when it is left."""
+    clock = ManualClock()
+    async with connect("sqlite://:memory:", clock=clock) as client:
+        yield Bench(client, clock)

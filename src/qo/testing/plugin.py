@@ -1,0 +1,44 @@
+"""For pytest: the fixture `qo_bench`. It comes with the package; nothing needs to be switched on."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from qo.testing.bench import Bench, bench
+
+
+class SyncBench:
+    """A bench for tests that are not async: its methods wait."""
+
+    def __init__(self, runner: asyncio.Runner, own: Bench) -> None:
+        self._runner, self._own = runner, own
+        self.clock = own.clock
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._own, name)
+        if not inspect.iscoroutinefunction(method):
+            return method
+        return lambda *given, **named: self._runner.run(method(*given, **named))
+
+    def push(self, queue: str, payload: Any, **options: Any) -> Any:
+        return self._runner.run(self._own.client.queue(queue).push(payload, **options))
+
+    def result(self, job: Any) -> Any:
+        return self._runner.run(job.result(timeout=0))
+
+
+@pytest.fixture
+def qo_bench() -> Iterator[SyncBench]:
+    """A queue in memory, with a clock that the test moves."""
+    with asyncio.Runner() as runner:
+        opened = bench()
+        own = runner.run(opened.__aenter__())
+        try:
+            yield SyncBench(runner, own)
+        finally:
+            runner.run(opened.__aexit__(None, None, None))

@@ -1,0 +1,177 @@
+"""Workers as processes: they share work, and what a killed or stopped one had runs again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import qo
+from tests.postgres import Server, new_schema
+from tests.serving import Serving, plain_environment
+
+SHARE = float(os.environ.get("QO_SHARE", "0.5"))
+"""How far a worker's share may be from a third, on a machine that does other things meanwhile."""
+
+APP = """
+import asyncio, os, qo
+worker = qo.Worker(os.environ["STORE"], queues="q")
+LOG = os.open(os.environ["LOG"], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+def note(*words):
+    os.write(LOG, (" ".join(map(str, words)) + "\\n").encode())
+
+@worker.on("start")
+def ready():
+    note("ready", os.getpid())
+
+@worker.task()
+async def short(number):
+    note("ran", os.getpid(), number)
+    await asyncio.sleep(0.02)
+
+@worker.task()
+async def step(number, context: qo.Context):
+    note("begin", os.getpid(), context.message.key, number)
+    await asyncio.sleep(0.01)
+    note("end", os.getpid(), context.message.key, number)
+
+@worker.task()
+async def hold(number):
+    note("holding", os.getpid(), number)
+    await asyncio.sleep(float(os.environ.get("HOLD", "600")))
+    note("held", os.getpid(), number)
+"""
+
+
+class Shop:
+    """A folder with an app, its log, and the workers that were started there."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url = folder, url
+        self.log = folder / "log.txt"
+        self.log.touch()
+        (folder / "app.py").write_text(APP)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *flags: str, **environment: str) -> subprocess.Popen[bytes]:
+        around = {**plain_environment(), "STORE": self.url, "LOG": str(self.log), **environment}
+        command = [sys.executable, "-m", "qo.cli.main", "work", "app:worker", *flags]
+        process = subprocess.Popen(command, cwd=self.folder, env=around, stderr=subprocess.DEVNULL)
+        self.processes.append(process)
+        return process
+
+    def said(self, word: str) -> list[list[str]]:
+        return [line.split()[1:] for line in self.log.read_text().splitlines() if line.startswith(word + " ")]
+
+    async def until(self, word: str, count: int) -> None:
+        async with asyncio.timeout(90):
+            while len(self.said(word)) < count:
+                await asyncio.sleep(0.02)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def database():
+    server = Server().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgres", "http"])
+def shop(request, tmp_path, database):
+    with contextlib.ExitStack() as stack:
+        url = f"sqlite:///{tmp_path}/qo.db"
+        if request.param == "postgres":
+            url = f"{database.url}&schema={new_schema()}"
+        if request.param == "http":
+            url = stack.enter_context(Serving(tmp_path)).url
+        shop = Shop(tmp_path, url)
+        stack.callback(shop.close)
+        yield shop
+
+
+async def test_three_processes_share_the_work(shop):
+    for _ in range(3):  # who must poll looks often, or would come late
+        shop.start("--concurrency", "100", QO_POLLING_MIN_INTERVAL_MS="10", QO_POLLING_MAX_INTERVAL_MS="20")
+    await shop.until("ready", 3)
+    await asyncio.sleep(1)  # until all of them wait
+    async with qo.connect(shop.url) as client:
+        for start in range(0, 9000, 1000):
+            await client.queue("q").push_many([qo.Message(start + n, kind="short") for n in range(1000)])
+        await shop.until("ran", 9000)
+    ran = shop.said("ran")
+    assert len({number for _, number in ran}) == 9000
+    shares = Counter(process for process, _ in ran)
+    assert len(shares) == 3
+    assert all(abs(share - 3000) <= 3000 * SHARE for share in shares.values()), shares
+
+
+async def test_what_a_killed_worker_had_runs_again_within_its_lease(shop):
+    first = shop.start("--lease", "2")
+    async with qo.connect(shop.url) as client:
+        await client.queue("q").push(7, kind="hold", key="workflow")
+        await client.queue("q").push(8, kind="step", key="workflow")
+        await shop.until("holding", 1)
+        first.kill()
+        second = shop.start("--lease", "2", HOLD="0.01")
+        await shop.until("end", 1)
+    assert [process for process, _ in shop.said("holding")] == [str(first.pid), str(second.pid)]
+    assert [words[2] for words in shop.said("end")] == ["8"], "in its turn"
+
+
+async def test_a_worker_that_slept_past_its_lease_settles_nothing(shop):
+    first = shop.start("--lease", "1", HOLD="2")
+    async with qo.connect(shop.url) as client:
+        job = await client.queue("q").submit("hold", 7, key="workflow")
+        await shop.until("holding", 1)
+        os.kill(first.pid, signal.SIGSTOP)
+        second = shop.start("--lease", "1", HOLD="3")
+        await shop.until("holding", 2)
+        os.kill(first.pid, signal.SIGCONT)
+        assert await job.result(timeout=30) is None
+        info = await job.info()
+        assert f":{second.pid}:" in (info.lease_owner or f":{second.pid}:")
+        depth = await client.queue("q").depth()
+        assert (depth.ready, depth.leased, depth.dead) == (0, 0, 0)
+
+
+async def test_under_kills_nothing_is_lost_nothing_overlaps_and_order_is_kept(shop):
+    """Kill a worker every now and then; every message of every workflow is finished, in its turn."""
+    seconds = float(os.environ.get("QO_WORKER_KILL_SECONDS", "8"))
+    async with qo.connect(shop.url) as client:
+        queue = client.queue("q")
+        workers = [shop.start("--lease", "1") for _ in range(2)]
+        began, number, jobs = time.monotonic(), 0, []
+        while time.monotonic() - began < seconds:
+            for _ in range(10):
+                jobs += [await queue.submit("step", number, key=f"w{key}") for key in range(5)]
+                number += 1
+            victim = workers.pop(0)
+            victim.kill()
+            workers.append(shop.start("--lease", "1"))
+            await asyncio.sleep(2)
+        for job in jobs:
+            await job.result(timeout=90)
+    order: dict[str, list[int]] = {}
+    for _, key, each in shop.said("end"):
+        order.setdefault(key, []).append(int(each))
+    assert len(order) == 5
+    for key, numbers in order.items():
+        assert set(numbers) == set(range(number)), f"{key} lost something"
+        firsts = list(dict.fromkeys(numbers))
+        assert firsts == sorted(firsts), f"{key} is out of order"
+        begun = [int(each) for _, own, each in shop.said("begin") if own == key]
+        assert list(dict.fromkeys(begun)) == sorted(set(begun)), f"{key} began out of order"
