@@ -9,7 +9,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from qo.client.front import Front
@@ -88,7 +88,6 @@ class Machinery:
         self._gauges = gauges
         self._loop = asyncio.get_running_loop()
         self._held: dict[At, Delivered] = {}
-        self._begun: dict[At, datetime] = {}
         self._parked = 0
         self._finished: deque[Finished] = deque()
         self._some = asyncio.Event()
@@ -203,10 +202,8 @@ class Machinery:
 
     def _take(self, claimed: Claimed) -> None:
         self._gauges.claimed(len(claimed.deliveries))
-        now = datetime.now(UTC)
         for each in claimed.deliveries:
             self._held[at(each)] = each
-            self._begun[at(each)] = now
         self._host.start(claimed.deliveries)
 
     async def _settle_on_and_on(self) -> None:
@@ -266,7 +263,6 @@ class Machinery:
 
     def _drop(self, place: At) -> None:
         self._held.pop(place, None)
-        self._begun.pop(place, None)
 
     def _after_dropping(self) -> None:
         self._freed.set()

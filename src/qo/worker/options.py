@@ -15,7 +15,6 @@ CLAIM_BATCH_SIZE = 50
 THREADS = 40
 GRACE_SECONDS = 30.0
 MEMORY_LIMIT = 0.8
-MEMORY_CALM = 0.75
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

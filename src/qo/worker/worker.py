@@ -160,7 +160,6 @@ class Run:
         self._running: dict[At, tuple[asyncio.Task[None], Context]] = {}
         self._lost: set[At] = set()
         self._machinery: Machinery | None = None
-        self._ready = threading.Event()
         self._stop_asked: bool | None = None
 
     async def until_stopped(self) -> None:

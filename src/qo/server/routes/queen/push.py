@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from qo.core.access import Scope
-from qo.core.errors import Invalid, QoError
+from qo.core.errors import Invalid
 from qo.core.message import (
     PRODUCER,
     TRACE,
@@ -134,7 +134,7 @@ def _result(index: int, said: tuple[PushItem, NewMessage | Invalid, Pushed]) -> 
             transaction_id=name,
             queueName=item.queue,
             status="failed",
-            error=_text(answer.error),
+            error=str(answer.error),
         )
     return PushResult(
         index=index,
@@ -143,10 +143,6 @@ def _result(index: int, said: tuple[PushItem, NewMessage | Invalid, Pushed]) -> 
         queueName=item.queue,
         status="duplicate" if isinstance(answer, Duplicate) else "queued",
     )
-
-
-def _text(error: QoError) -> str:
-    return str(error)
 
 
 ROUTES = [
