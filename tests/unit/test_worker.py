@@ -310,7 +310,9 @@ async def test_a_worker_on_the_queue_of_an_open_client():
         async with working(worker):
             assert await (await client.queue("q").submit("step", 1)).result(timeout=10) == 2
             await until(lambda: "success" in told)
-        assert told == ["start", "success", "shutdown"]
+            await client.queue("q").push("not a number", kind="step")  # it is buried
+            await until(lambda: "failure" in told)
+        assert told == ["start", "success", "failure", "shutdown"]
 
 
 async def test_metrics_on_a_port(tmp_path):

@@ -21,7 +21,7 @@ from qo.client.client import Client
 from qo.client.queue import Queue
 from qo.connect import connect
 from qo.core.errors import Invalid
-from qo.core.lease import Delivered, Fail
+from qo.core.lease import Complete, Delivered, Fail
 from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
 from qo.core.polling import PollingStrategy
 from qo.core.queue import duration
@@ -256,7 +256,7 @@ class Run:
             return
         assert self._machinery is not None
         self._machinery.done(Finished(delivered, report, started, time.perf_counter() - began))
-        self._worker.hooked("failure" if isinstance(report, Fail) else "success", delivered)
+        self._worker.hooked("success" if isinstance(report, Complete) else "failure", delivered)
 
     async def _ended(self) -> None:
         """Nothing of the user's is left running, or known to be."""
