@@ -101,7 +101,7 @@ class OverHttp:
         return [await self._front.transact(unit) for unit in units]
 
     def __getattr__(self, name: str) -> Any:
-        for part in (self._front.admin, self._front.inspect, self._front.access):
+        for part in (self._front.admin, self._front.inspect, self._front.access, self._front.workers):
             if hasattr(part, name):
                 return getattr(part, name)
         return getattr(self._engine, name)

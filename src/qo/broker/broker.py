@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from qo.broker.backoff import Backoffs
 from qo.broker.claim import Claims
 from qo.broker.clock import Clock, SystemClock
+from qo.broker.demands import Demands
 from qo.broker.hints import HintCounters
 from qo.broker.ids import Ids
 from qo.broker.measured import Measured
@@ -33,8 +34,9 @@ from qo.core.lease import (
 from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.outcome import Job
 from qo.core.polling import GroupBackoff, Polled, PollingStrategy
+from qo.core.scaling import Demand
 from qo.metrics.registry import Registry
-from qo.stores.store import Access, Admin, Engine, Hint, Inspect, Wires
+from qo.stores.store import Access, Admin, Engine, Hint, Inspect, Wires, Workers
 
 
 class Broker:
@@ -62,6 +64,7 @@ class Broker:
         )
         self._settles = Settles(measured, self._claims.give_back)
         self._results = Results(store, self._clock)
+        self._demands = Demands(store, self._clock)
         self._housekeeping = Housekeeping(store, self._clock)
         self._poller = Poller(store, self._clock, polling or PollingStrategy(), self._someone_waits, self._others_wrote)
         self._closed = False
@@ -75,6 +78,10 @@ class Broker:
 
     @property
     def access(self) -> Access:
+        return self._store
+
+    @property
+    def workers(self) -> Workers:
         return self._store
 
     @property
@@ -142,10 +149,17 @@ class Broker:
         await self._attend()
         return await self._results.wait(id, until)
 
+    async def demand_or_wait(
+        self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
+    ) -> Demand:
+        """What there is to do; if nothing, wait for something until then, without taking it."""
+        await self._attend()
+        return await self._demands.wait(queues, group, kinds, until)
+
     async def stop_waiting(self) -> None:
         """Answer everyone who waits, or comes to wait, with nothing; all else goes on."""
-        await self._claims.waiters.close()
-        await self._results.close()
+        for part in (self._claims.waiters, self._results, self._demands):
+            await part.close()
 
     async def close(self) -> None:
         """Take no more calls, answer the waiters, finish what is under way, let the store go."""
@@ -157,6 +171,7 @@ class Broker:
             self._poller,
             waiters,
             self._results,
+            self._demands,
             self._pushes,
             self._settles,
             self._claims,
@@ -173,11 +188,12 @@ class Broker:
         self._poller.needed()
 
     def _someone_waits(self) -> bool:
-        return self._claims.waiting > 0 or len(self._results) > 0
+        return self._claims.waiting > 0 or len(self._results) > 0 or len(self._demands) > 0
 
     def _heard(self, hint: Hint) -> None:
         self._counters.heard(hint.queues)
         self._claims.waiters.heard(hint.queues)
+        self._demands.heard(hint.queues)
         if hint.queues is None:
             self._results.look_again()  # whoever says "anything" may have missed an end
         else:
@@ -186,6 +202,7 @@ class Broker:
     def _others_wrote(self) -> None:
         self._counters.heard(None)
         self._claims.waiters.polled()
+        self._demands.heard(None)
         self._results.look_again()
 
     def _show_waiting(self) -> None:

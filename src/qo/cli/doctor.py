@@ -9,6 +9,7 @@ from typing import Any
 from qo.cli.configuration import read_configuration
 from qo.connect import connect
 from qo.core.errors import NotFound
+from qo.core.worker import WaitingKind, WorkerState
 from qo.stores.opening import DEFAULT_URL, store_exists, without_password
 
 
@@ -29,6 +30,8 @@ async def _examine(url: str) -> int:
     async with connect(url, encryption_key=read_configuration()["encryption.key"]) as client:
         health = await client.health()
         queues = await client.queues(limit=20)
+        workers = await client.workers()
+        unserved = await client.unserved()
         depths = [(queue, await client.queue(queue.name).depth()) for queue in queues]
     print(f"{health.engine} {health.version}, schema {health.schema}")
     for name, value in health.details.items():
@@ -39,7 +42,14 @@ async def _examine(url: str) -> int:
             f"  queue {queue.name}: {depth.ready} ready, {depth.retrying} retrying, {depth.leased} leased, "
             f"{depth.delayed} delayed, {depth.dead} dead{paused}"
         )
-    for problem in health.problems:
+    alive = sum(each.state is WorkerState.ALIVE for each in workers)
+    print(f"  workers: {alive} alive, {len(workers) - alive} gone or unknown")
+    problems = [*health.problems, *(f"no worker takes {_described(each)}" for each in unserved)]
+    for problem in problems:
         print(f"  attention: {problem}")
-    print("healthy" if not health.problems else f"{len(health.problems)} thing(s) need attention")
-    return 1 if health.problems else 0
+    print("healthy" if not problems else f"{len(problems)} thing(s) need attention")
+    return 1 if problems else 0
+
+
+def _described(kind: WaitingKind) -> str:
+    return f"'{kind.kind}' of queue '{kind.queue}' for group '{kind.group}'; it waits since {kind.oldest_at:%F %T} UTC"

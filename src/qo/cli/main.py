@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from qo.cli import config, dead, demo, doctor, messages, migrate, queues, serve, token, work
+from qo.cli import config, dead, demo, doctor, messages, migrate, queues, serve, token, work, workers
 from qo.core.errors import QoError
 from qo.core.version import __version__
 
@@ -20,7 +20,7 @@ def parser() -> argparse.ArgumentParser:
     )
     main.add_argument("--version", action="version", version=f"qo {__version__}")
     commands = main.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for each in (serve, work, messages, queues, dead, token, config, demo, doctor, migrate):
+    for each in (serve, work, workers, messages, queues, dead, token, config, demo, doctor, migrate):
         each.add_to(commands)
     return main
 

@@ -15,6 +15,7 @@ from qo.core.lane import Filter, Start, read_start
 from qo.core.lease import Settlement, Undone, Unit
 from qo.core.message import Duplicate, NewMessage, Refused
 from qo.core.outcome import Health, QueueInfo
+from qo.core.worker import WaitingKind, WorkerInfo
 
 
 class Client:
@@ -63,6 +64,14 @@ class Client:
     def tokens(self) -> Tokens:
         """Who may come in, where a server asks for tokens."""
         return Tokens(self.front)
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        """The workers that are registered; those that are gone for a day."""
+        return await self.front.workers.workers()
+
+    async def unserved(self) -> Sequence[WaitingKind]:
+        """Kinds of messages that wait and that no worker takes."""
+        return await self.front.workers.unserved()
 
     async def health(self) -> Health:
         """What the store says about itself."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
@@ -10,9 +10,10 @@ from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Set
 from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.outcome import Job
 from qo.core.polling import Polled
+from qo.core.scaling import Demand
 
 if TYPE_CHECKING:
-    from qo.stores.store import Access, Admin, Inspect
+    from qo.stores.store import Access, Admin, Inspect, Workers
 
 
 class Front(Protocol):
@@ -21,6 +22,9 @@ class Front(Protocol):
 
     @property
     def access(self) -> Access: ...
+
+    @property
+    def workers(self) -> Workers: ...
 
     @property
     def inspect(self) -> Inspect: ...
@@ -48,5 +52,9 @@ class Front(Protocol):
     async def transact(self, unit: Unit) -> Done | Undone: ...
 
     async def finished(self, id: MessageId, until: datetime | None) -> Job | None: ...
+
+    async def demand_or_wait(
+        self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
+    ) -> Demand: ...
 
     async def close(self) -> None: ...

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from qo.broker.broker import Broker
 from qo.core.errors import Invalid, Throttled, TooLarge
 from qo.server.gate import Gate
+from qo.server.keeping import Keeper
 from qo.server.request import Request
 from qo.server.settings import ServerSettings
 from qo.server.streams import Streams
@@ -22,6 +23,7 @@ class House:
         self.limits = settings.limits
         self.gate = gate
         self.streams = Streams()
+        self.keeper = Keeper(broker.workers)
         self.stopping = False
         self._waiting: Counter[str] = Counter()
         self._all_waiting = 0
@@ -67,4 +69,5 @@ class House:
         """Answer everyone who waits; what is under way goes on."""
         self.stopping = True
         self.streams.stop()
+        await self.keeper.close()
         await self.broker.stop_waiting()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import typing
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from http import HTTPStatus
 from types import TracebackType
@@ -95,14 +96,18 @@ class Request:
             return _checked(lambda: decoder.decode(self.body or b"{}"), getattr(decoder.type, "__struct_fields__", ()))
 
     def query(self, kind: type[T]) -> T:
-        """The query's parameters, checked; each may be given once."""
-        given: dict[str, str] = {}
+        """The query's parameters, checked; each may be given once, but for those that are lists."""
+        known = msgspec.structs.fields(kind)  # type: ignore[arg-type]
+        names = [field.name for field in known]
+        lists = [field.name for field in known if typing.get_origin(field.type) is list]
+        given: dict[str, str | list[str]] = {}
         for name, value in _pairs(self.query_text):
+            if name in lists:
+                given[name] = [*given.get(name, ()), value]
+                continue
             if name in given:
                 raise Invalid(name, "is given twice")
             given[name] = value
-        known = msgspec.structs.fields(kind)  # type: ignore[arg-type]
-        names = [field.name for field in known]
         for name in given:
             if name not in names:
                 raise Invalid(name, "is not a parameter of this call" + suggestion(name, names))

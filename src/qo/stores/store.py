@@ -11,7 +11,7 @@ belongs to the broker, which is told by hints that asking may be worth it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -51,6 +51,8 @@ from qo.core.outcome import (
     Trace,
 )
 from qo.core.queue import QueueSettings
+from qo.core.scaling import Demand
+from qo.core.worker import Beat, WaitingKind, WorkerInfo
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -261,6 +263,34 @@ class Access(Protocol):
         ...
 
 
+class Workers(Protocol):
+    """Who works, as they say it. An idle worker says nothing: the process that it registered through vouches for it."""
+
+    async def beat(self, beats: Sequence[Beat]) -> bool:
+        """Register workers, or hear from them again. Whether this process vouches for them without being told again."""
+        ...
+
+    async def keep(self, id: str) -> bool:
+        """Vouch for a worker that registered through another process. Whether it is known."""
+        ...
+
+    async def let_go(self, ids: Sequence[str]) -> None:
+        """Vouch for them no longer."""
+        ...
+
+    async def leave(self, ids: Sequence[str]) -> None:
+        """They have stopped."""
+        ...
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        """By their ids; those that are gone for a day."""
+        ...
+
+    async def unserved(self) -> Sequence[WaitingKind]:
+        """Kinds that have waited for a while and that no living worker takes."""
+        ...
+
+
 class Inspect(Protocol):
     """Bounded reads, for people and dashboards. What they list shows ids as text, and takes that text to page on."""
 
@@ -271,6 +301,10 @@ class Inspect(Protocol):
     async def groups(self, queue: str) -> Sequence[GroupInfo]: ...
 
     async def depth(self, queue: str, group: str) -> Depth: ...
+
+    async def demand(self, queues: Sequence[str], group: str, kinds: Collection[str] | None) -> Demand:
+        """What there is to do in these queues, for who takes these kinds; those that do not exist have nothing."""
+        ...
 
     async def lanes(self, queue: str, group: str, after: int, limit: int) -> Sequence[LaneInfo]: ...
 
@@ -291,5 +325,5 @@ class Inspect(Protocol):
         ...
 
 
-class Engine(Store, Admin, Access, Inspect, Wires, Protocol):
+class Engine(Store, Admin, Access, Workers, Inspect, Wires, Protocol):
     """Everything that a place to keep messages can do."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from qo.core.lease import Bury, Complete, Fail, Report
 from qo.core.polling import Polled
 from qo.metrics.registry import SIZES, Registry
+from qo.worker.pressure import REASONS, Pressure
 
 OUTCOMES: dict[type, str] = {Complete: "completed", Fail: "failed", Bury: "buried"}
 
@@ -22,6 +23,21 @@ class Gauges:
 
     def in_flight(self, read: Callable[[], float]) -> None:
         self.registry.gauge("worker_in_flight_tasks", "Tasks that are claimed and not settled.", read)
+
+    def capacity(self, slots: int, free: Callable[[], float]) -> None:
+        self.registry.gauge("worker_max_capacity", "Slots.", lambda: slots)
+        self.registry.gauge("worker_available_capacity", "Slots that are free.", free)
+
+    def pressed(self, read: Callable[[], Pressure]) -> None:
+        """Why less is claimed, and how much memory was in use when that was last decided."""
+        show = self.registry
+        show.gauge(
+            "worker_pressure",
+            "1 while less is claimed for this reason.",
+            lambda: {(reason,): float(reason in read().reasons) for reason in REASONS},
+            ["reason"],
+        )
+        show.gauge("worker_memory_usage", "Share of the memory in use.", lambda: read().memory_usage)
 
     def polled(self, read: Callable[[], Polled]) -> None:
         """Where a store cannot wake us."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
+import socket
 import time
 from collections import deque
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from qo.client.front import Front
 from qo.core.errors import QoError
+from qo.core.lane import LaneId
 from qo.core.lease import (
     Answer,
     Claimed,
@@ -29,6 +32,7 @@ from qo.core.lease import (
     Settlement,
     Want,
 )
+from qo.core.worker import Beat
 from qo.worker.gauges import Gauges
 from qo.worker.options import WorkerRunOptions
 from qo.worker.pressure import Pressure, claim_size, memory_usage
@@ -98,7 +102,10 @@ class Machinery:
         self._empty = asyncio.Event()
         self.pressure = Pressure(options.memory_limit, options.latency_threshold_seconds)
         self._memory = (float("-inf"), 0.0)
+        self._began = datetime.now(UTC)
         gauges.in_flight(lambda: len(self._held))
+        gauges.capacity(options.max_concurrent_tasks, lambda: options.max_concurrent_tasks - len(self._held))
+        gauges.pressed(lambda: self.pressure)
         gauges.polled(front.polled)
 
     # From any thread
@@ -137,6 +144,8 @@ class Machinery:
             for part in parts:
                 part.cancel()
             answers = await asyncio.gather(*parts, return_exceptions=True)
+            with contextlib.suppress(QoError):
+                await self._front.workers.leave([self._owner])
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
@@ -270,21 +279,54 @@ class Machinery:
             self._empty.set()
 
     async def _keep(self) -> None:
-        """Extend every lease when a third of its time is over; one call for all of them."""
+        """Register; then, when a third of the lease's time is over, extend all leases and say how it is.
+
+        A worker that holds nothing says so once, and is silent, if the store knows that it lives.
+        """
         every = self._options.lease.total_seconds() / EXTEND_AFTER
+        vouched_for, busy = await self._beat(), False
         while True:
             await asyncio.sleep(every)
-            tokens = dict.fromkeys(token for token, _, _ in self._held)
-            if not tokens:
-                continue
-            started: dict[str, list[Place]] = {token: [] for token in tokens}
-            for (token, lane, offset), each in self._held.items():
-                started[token].append(Place(each.lane, offset))
-                assert lane == each.lane
+            await self._extend_all()
+            if self._held or busy or not vouched_for:
+                busy = bool(self._held)
+                vouched_for = await self._beat()
+
+    async def _beat(self) -> bool:
+        """Whether it is known from now on that this worker lives, without its saying so."""
+        try:
+            return await self._front.workers.beat([self._now()])
+        except QoError as error:
+            log.warning("could not register: %s", error)
+            return False
+
+    def _now(self) -> Beat:
+        slots = self._options.max_concurrent_tasks
+        return Beat(
+            id=self._owner,
+            queues=self._queues,
+            group=self._group,
+            kinds=tuple(sorted(self._kinds)),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started_at=self._began,
+            max_capacity=slots,
+            available_capacity=max(0, slots - len(self._held)),
+            memory_usage=round(memory_usage(), 4),
+            pressure=self.pressure.reasons,
+        )
+
+    async def _extend_all(self) -> None:
+        """One call for all of them."""
+        started: dict[str, list[Place]] = {}
+        for token, lane, offset in self._held:
+            started.setdefault(token, []).append(Place(LaneId(lane), offset))
+        if started:
+            lease = self._options.lease
             await self._extend(
                 [
-                    Extension(token=LeaseToken(token), lease=self._options.lease, started=tuple(started[token]))
-                    for token in tokens
+                    Extension(token=LeaseToken(token), lease=lease, started=tuple(places))
+                    for token, places in started.items()
                 ]
             )
 

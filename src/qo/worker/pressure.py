@@ -15,6 +15,7 @@ LATENCY_FACTOR = 0.7
 CALM_SHARE = 0.95
 """Pressure ends at this share of its limit."""
 LATENCIES = 1000
+REASONS = ("memory", "latency")
 
 
 def claim_size(free: int, slots: int, batch: int, factor: float) -> int:
@@ -48,6 +49,12 @@ class Pressure:
     def took(self, seconds: float) -> None:
         if self._latency is not None:
             self._latencies.append(seconds)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why less is claimed, if it is."""
+        latency = self._latency is not None and self._latency.pressed
+        return tuple(reason for reason, is_so in zip(REASONS, (self._memory.pressed, latency), strict=True) if is_so)
 
     def factor(self, memory: float) -> float:
         self.memory_usage = memory

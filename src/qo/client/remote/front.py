@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
@@ -12,6 +12,7 @@ from qo.client.remote.access import RemoteAccess
 from qo.client.remote.admin import RemoteAdmin
 from qo.client.remote.inspect import RemoteInspect
 from qo.client.remote.transport import Answer, Transport
+from qo.client.remote.workers import RemoteWorkers, left_ms, remote_demand
 from qo.core.errors import Closed, NotFound, RolledBack, TimedOut
 from qo.core.lease import (
     Claimed,
@@ -29,6 +30,7 @@ from qo.core.lease import (
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Stored, id_text, message_ids
 from qo.core.outcome import Job
 from qo.core.polling import Polled
+from qo.core.scaling import Demand
 from qo.wire.claims import ClaimBody, ClaimReply, read_deliveries, want_fields, write_want
 from qo.wire.jobs import JobBody, read_job
 from qo.wire.messages import BatchBody, PushReply, read_pushed, write_message
@@ -66,6 +68,7 @@ class RemoteFront:
         self.admin = RemoteAdmin(transport)
         self.inspect = RemoteInspect(transport)
         self.access = RemoteAccess(transport)
+        self.workers = RemoteWorkers(transport)
 
     def now(self) -> datetime:
         return self._now()
@@ -151,6 +154,15 @@ class RemoteFront:
                 return job
             if until is not None and self.now() >= until:
                 raise TimedOut(f"job {job.id} is {job.state}; it goes on")
+
+    async def demand_or_wait(
+        self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
+    ) -> Demand:
+        while True:
+            wait_ms = left_ms(until, self.now(), LONGEST_WAIT_MS)
+            demand = await remote_demand(self._transport, queues, group, kinds, wait_ms)
+            if demand.depth or (until is not None and self.now() >= until):
+                return demand
 
     async def close(self) -> None:
         await self._transport.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -10,8 +10,10 @@ import msgspec
 
 from qo.client.remote.admin import in_path
 from qo.client.remote.transport import Transport
+from qo.client.remote.workers import remote_demand
 from qo.core.message import MessageId, id_text
 from qo.core.outcome import DeadLetter, Depth, Event, GroupInfo, Health, Job, JobState, LaneInfo, QueueInfo
+from qo.core.scaling import Demand
 from qo.wire.jobs import DeadReply, EventsReply, FoundReply, JobsReply, LookupBody, read_dead, read_job
 from qo.wire.queues import GroupsReply, LanesReply, QueueBody, QueuesReply, read_group, read_queue
 
@@ -35,6 +37,9 @@ class RemoteInspect:
 
     async def depth(self, queue: str, group: str) -> Depth:
         return await self._read(f"/v1/queues/{in_path(queue)}/depth", Depth, group=group)
+
+    async def demand(self, queues: Sequence[str], group: str, kinds: Collection[str] | None) -> Demand:
+        return await remote_demand(self._transport, queues, group, kinds)
 
     async def lanes(self, queue: str, group: str, after: int, limit: int) -> Sequence[LaneInfo]:
         path = f"/v1/queues/{in_path(queue)}/lanes"

@@ -99,6 +99,8 @@ async def _queue_metrics(house: House) -> Sequence[Metric]:
     limit = house.settings.metrics.queues
     depths: dict[Labels, float] = {}
     ages: dict[Labels, float] = {}
+    unserved: dict[Labels, float] = {}
+    states: dict[Labels, float] = {}
     up = 1.0
     try:
         async with asyncio.timeout(READY_SECONDS):
@@ -108,12 +110,23 @@ async def _queue_metrics(house: House) -> Sequence[Metric]:
                     depths[queue.name, state] = getattr(depth, state)
                 oldest = depth.oldest_at or now
                 ages[(queue.name,)] = max(0.0, (now - oldest).total_seconds())
+            for each in await house.broker.workers.unserved() if limit else ():
+                unserved[each.queue, each.group, each.kind] = max(0.0, (now - each.oldest_at).total_seconds())
+            for worker in await house.broker.workers.workers() if limit else ():
+                states[(worker.state,)] = states.get((worker.state,), 0) + 1
     except (QoError, TimeoutError):
         up = 0.0
     return [
         Gauge("qo_store_up", "Whether the store could be asked for these numbers.", _given(up)),
         Gauge("qo_queue_depth", "Messages of the default group, by state.", _given(depths), ["queue", "state"]),
         Gauge("qo_queue_oldest_age_seconds", "Age of the oldest waiting message.", _given(ages), ["queue"]),
+        Gauge(
+            "qo_unserved_seconds",
+            "How long the oldest message waits of a kind that no worker takes.",
+            _given(unserved),
+            ["queue", "group", "kind"],
+        ),
+        Gauge("qo_workers", "Workers that are registered, by state.", _given(states), ["state"]),
     ]
 
 

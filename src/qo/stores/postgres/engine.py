@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
 
@@ -42,8 +42,10 @@ from qo.core.outcome import (
     Trace,
 )
 from qo.core.queue import QueueSettings
+from qo.core.scaling import Demand
+from qo.core.worker import Beat, WaitingKind, WorkerInfo
 from qo.stores.answers import arrangement_of
-from qo.stores.postgres import arrange, inspect, schema, tokens, traces
+from qo.stores.postgres import arrange, inspect, schema, tokens, traces, workers
 from qo.stores.postgres.address import Address
 from qo.stores.postgres.afterwards import Afterwards
 from qo.stores.postgres.arrange import once
@@ -91,7 +93,7 @@ class PostgresEngine:
         self._newest: str | None = None
         self.asked: dict[tuple[tuple[str, ...], str], float] = {}
         """When what time has changed was last looked for, by queues and group."""
-        self._listener = Listener(self.pool, self._told)
+        self.listener = Listener(self.pool, self._told)
         self.afterwards = Afterwards(
             self._told,
             lambda names: self.value("tell", self.sql.tell, names),
@@ -111,7 +113,7 @@ class PostgresEngine:
 
     async def close(self) -> None:
         await self.afterwards.close()
-        await self._listener.close()
+        await self.listener.close()
         await self.pool.close()
 
     @property
@@ -209,12 +211,12 @@ class PostgresEngine:
         return before is not None and before != newest
 
     async def attend(self) -> None:
-        if not self._listener.is_open:
-            await self._listener.open()
+        if not self.listener.is_open:
+            await self.listener.open()
 
     @property
     def must_poll(self) -> bool:
-        return self._listener.must_poll
+        return self.listener.must_poll
 
     def listen(self, heard: Callable[[Hint], None]) -> None:
         self._heard = heard
@@ -321,6 +323,28 @@ class PostgresEngine:
     async def remove_token(self, id: str) -> bool:
         return await tokens.remove(self, id)
 
+    # Who works
+
+    async def beat(self, beats: Sequence[Beat]) -> bool:
+        await self.attend()
+        return await workers.beat(self, beats)
+
+    async def keep(self, id: str) -> bool:
+        await self.attend()
+        return await workers.keep(self, id)
+
+    async def let_go(self, ids: Sequence[str]) -> None:
+        await self.listener.let_go(ids)
+
+    async def leave(self, ids: Sequence[str]) -> None:
+        await workers.leave(self, ids)
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        return await workers.every(self)
+
+    async def unserved(self) -> Sequence[WaitingKind]:
+        return await workers.nobody_takes(self)
+
     # Reads
 
     async def queue(self, queue: str) -> QueueInfo:
@@ -334,6 +358,9 @@ class PostgresEngine:
 
     async def depth(self, queue: str, group: str) -> Depth:
         return await inspect.depth(self, queue, group)
+
+    async def demand(self, queues: Sequence[str], group: str, kinds: Collection[str] | None) -> Demand:
+        return await inspect.demand(self, queues, group, kinds)
 
     async def lanes(self, queue: str, group: str, after: int, limit: int) -> Sequence[LaneInfo]:
         return await inspect.lanes(self, queue, group, after, limit)

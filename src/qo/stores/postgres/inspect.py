@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from qo.core.outcome import (
     as_of,
 )
 from qo.core.queue import QueueSettings
+from qo.core.scaling import DEMAND_LANES, Demand
 from qo.stores.postgres import schema
 from qo.stores.postgres.keys import opening
 from qo.stores.postgres.pool import Connection
@@ -109,6 +110,19 @@ async def depth(engine: PostgresEngine, queue_name: str, group: str) -> Depth:
         dead=dead_count,
         missed=missed,
         oldest_at=min(ages, default=None),
+    )
+
+
+async def demand(engine: PostgresEngine, queues: Sequence[str], group: str, kinds: Collection[str] | None) -> Demand:
+    listed = None if kinds is None else list(kinds)
+    [row] = await _rows(engine, engine.sql.demand, list(queues), group, listed, engine.now, DEMAND_LANES)
+    in_lanes, lanes, others, running, oldest, rest = row
+    return Demand(
+        waiting=in_lanes + others,
+        runnable=lanes + others,
+        running=running,
+        oldest_at=oldest,
+        next_at=None if rest is None else engine.local_now + rest,
     )
 
 

@@ -12,7 +12,7 @@ import contextlib
 import json
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import asyncpg
@@ -26,6 +26,9 @@ from qo.stores.store import EVERYTHING, Hint
 log = logging.getLogger("qo.postgres")
 
 PROBE_SECONDS = 3.0
+KEEP = "SELECT pg_advisory_lock_shared(hashtextextended($1 || ' ' || id, 0)) FROM unnest($2::text[]) id"
+LET_GO = "SELECT pg_advisory_unlock_shared(hashtextextended($1 || ' ' || id, 0)) FROM unnest($2::text[]) id"
+"""A lock that nobody waits for says that a worker lives: it ends with the session, and `pg_locks` shows it."""
 FIRST_REST_SECONDS = 0.1
 LONGEST_REST_SECONDS = 10.0
 
@@ -41,6 +44,8 @@ class Listener:
         self._reconnecting: asyncio.Task[None] | None = None
         self._probes: dict[str, asyncio.Event] = {}
         self._opening = asyncio.Lock()
+        self._kept: set[str] = set()
+        self._speaking = asyncio.Lock()
         self._closed = False
         self.must_poll = pool.address.wake == "poll"
         self.is_open = self.must_poll
@@ -58,6 +63,23 @@ class Listener:
             log.warning("the database does not pass notifications on (a pooler?); qo polls instead (?wake=poll)")
             self.must_poll = True
             await self._hang_up()
+
+    async def keep(self, ids: Sequence[str]) -> None:
+        """Vouch for these workers, for as long as this session lasts; those that come after it do the same."""
+        fresh = [id for id in ids if id not in self._kept]
+        self._kept.update(fresh)
+        await self._say(KEEP, fresh)
+
+    async def let_go(self, ids: Sequence[str]) -> None:
+        kept = [id for id in ids if id in self._kept]
+        self._kept.difference_update(kept)
+        await self._say(LET_GO, kept)
+
+    async def _say(self, sql: str, ids: Sequence[str]) -> None:
+        async with self._speaking:
+            if ids and self._connection is not None:
+                with contextlib.suppress(*LOST, asyncpg.PostgresError, asyncpg.InterfaceError):
+                    await self._connection.execute(sql, self._channel, ids)  # else the next session will
 
     async def close(self) -> None:
         self._closed = True
@@ -77,6 +99,8 @@ class Listener:
         try:
             keep_alive(connection)
             await connection.add_listener(self._channel, self._notified)
+            if self._kept:
+                await connection.execute(KEEP, self._channel, list(self._kept))
             if self._closed:
                 raise Closed("this store was closed")
         except BaseException:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import secrets
 import urllib.parse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -49,11 +49,14 @@ from qo.core.outcome import (
     Trace,
 )
 from qo.core.queue import QueueSettings
+from qo.core.scaling import Demand
+from qo.core.worker import Beat, WaitingKind, WorkerInfo
 from qo.stores.answers import arrangement_of
 from qo.stores.sealing import SealingKey
-from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema, tokens, traces
+from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema, tokens, traces, workers
 from qo.stores.sqlite.claim import claim
 from qo.stores.sqlite.commit import commit, record
+from qo.stores.sqlite.demand import demand
 from qo.stores.sqlite.extend import extend
 from qo.stores.sqlite.failures import translated
 from qo.stores.sqlite.keys import Keys
@@ -279,6 +282,26 @@ class SqliteEngine:
     async def remove_token(self, id: str) -> bool:
         return await self._writer.do("remove_token", lambda tx: tokens.remove(tx, id))
 
+    # Who works
+
+    async def beat(self, beats: Sequence[Beat]) -> bool:
+        return await self._writer.do("beat", lambda tx: workers.beat(tx, beats))
+
+    async def keep(self, id: str) -> bool:
+        return await self._writer.do("keep", lambda tx: workers.keep(tx, id))
+
+    async def let_go(self, ids: Sequence[str]) -> None:
+        await self._writer.do("let_go", lambda tx: workers.let_go(tx, ids))
+
+    async def leave(self, ids: Sequence[str]) -> None:
+        await self._writer.do("leave", lambda tx: workers.leave(tx, ids))
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        return await self._reader.do("workers", workers.every)
+
+    async def unserved(self) -> Sequence[WaitingKind]:
+        return await self._reader.do("unserved", workers.nobody_takes)
+
     # Reads
 
     async def queue(self, queue: str) -> QueueInfo:
@@ -292,6 +315,9 @@ class SqliteEngine:
 
     async def depth(self, queue: str, group: str) -> Depth:
         return await self._reader.do("depth", lambda tx: inspect.depth(tx, queue, group))
+
+    async def demand(self, queues: Sequence[str], group: str, kinds: Collection[str] | None) -> Demand:
+        return await self._reader.do("demand", lambda tx: demand(tx, queues, group, kinds))
 
     async def lanes(self, queue: str, group: str, after: int, limit: int) -> Sequence[LaneInfo]:
         return await self._reader.do("lanes", lambda tx: inspect.lanes(tx, queue, group, after, limit))

@@ -84,7 +84,7 @@ def depth(tx: Transaction, queue_name: str, group: str) -> Depth:
     return Depth(
         ready=ready,
         retrying=retrying,
-        leased=sum(_unsettled(row) for row in tx.rows(SQL.live_leases, group_id)),
+        leased=sum(unsettled_of(row) for row in tx.rows(SQL.live_leases, group_id)),
         delayed=delayed,
         dead=dead,
         missed=missed,
@@ -110,8 +110,8 @@ def unsettled(tx: Transaction, queue: QueueRow) -> int:
     return longest + delayed
 
 
-def _unsettled(row: Row) -> int:
-    lease, (keyed, retries, skips) = read_lease(row[:12]), row[12:]
+def unsettled_of(row: Row) -> int:
+    lease, (keyed, retries, skips) = read_lease(row[:12]), row[12:15]
     in_range = lease.to_offset - lease.from_offset
     return int(in_range - skips if keyed else in_range - lease.settled.bit_count() + retries)
 

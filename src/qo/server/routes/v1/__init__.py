@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qo.server.router import Route
-from qo.server.routes.v1 import claims, dead, groups, jobs, messages, queues, stream, tokens
+from qo.server.routes.v1 import claims, dead, groups, jobs, messages, queues, stream, tokens, workers
 
 ROUTES: list[Route] = [
     *messages.ROUTES,
@@ -14,4 +14,5 @@ ROUTES: list[Route] = [
     *jobs.ROUTES,
     *dead.ROUTES,
     *tokens.ROUTES,
+    *workers.ROUTES,
 ]

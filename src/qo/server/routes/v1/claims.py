@@ -92,7 +92,7 @@ async def _ask(house: House, request: Request, want: Want) -> Claimed | Nothing:
 async def _wait(house: House, request: Request, body: ClaimBody, want: Want) -> Claimed | Nothing:
     until = house.until(body.timeout_ms)
     check_priority(body.priority)
-    with house.waiting(request), request.while_here():
+    with house.waiting(request), house.keeper.parked(want.owner), request.while_here():
         return await house.broker.claim_or_wait(want, until, body.priority)
 
 

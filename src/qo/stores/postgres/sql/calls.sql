@@ -360,3 +360,99 @@ SELECT id, name, digest, scopes, prefixes, created_at, expires_at FROM qo.tokens
 
 -- name: remove_token
 DELETE FROM qo.tokens WHERE id = $1 RETURNING id;
+
+-- name: beat
+-- Primary key. Whoever is gone for long is forgotten.
+WITH now AS (SELECT coalesce($4::timestamptz, clock_timestamp()) AS now),
+gone AS (DELETE FROM qo.workers w USING now WHERE w.seen_at <= now - $5::interval AND w.id <> ALL ($1::text[])
+         AND NOT (w.kept AND EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1
+                  AND (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended($6 || ' ' || w.id, 0))))
+INSERT INTO qo.workers (id, said, seen_at, kept)
+SELECT b.id, b.said::jsonb, now.now, $3 FROM unnest($1::text[], $2::text[]) AS b (id, said) CROSS JOIN now
+ON CONFLICT (id) DO UPDATE SET said = excluded.said, seen_at = excluded.seen_at, kept = excluded.kept;
+
+-- name: keep_worker
+-- Primary key.
+UPDATE qo.workers SET seen_at = coalesce($2::timestamptz, clock_timestamp()) WHERE id = $1 RETURNING id;
+
+-- name: leave
+-- Primary key.
+DELETE FROM qo.workers WHERE id = ANY ($1::text[]);
+
+-- name: workers
+-- A kept one lives if its lock is held; another if it was heard from lately.
+SELECT w.said::text, w.seen_at,
+       CASE WHEN w.kept THEN EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1
+                AND (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended($4 || ' ' || w.id, 0))
+            ELSE w.seen_at > coalesce($1::timestamptz, clock_timestamp()) - $2::interval END
+FROM qo.workers w ORDER BY w.id LIMIT $3;
+
+-- name: waiting_kinds
+-- Indexes cursors_ready_by_kind, a step for each kind, cursors_open_ready and leases_to_expire. Kinds of which somebody
+-- holds one are left out.
+WITH RECURSIVE now AS (SELECT coalesce($2::timestamptz, clock_timestamp()) AS now),
+fronts AS MATERIALIZED (
+    SELECT g.id, g.name AS in_group, q.name AS queue FROM qo.groups g JOIN qo.queues q ON q.id = g.queue_id
+    WHERE NOT q.paused ORDER BY g.id LIMIT $1
+), keyed (group_id, kind) AS (
+    SELECT f.id, (SELECT min(c.head_kind) FROM qo.cursors c WHERE c.group_id = f.id AND c.keyed AND c.state = 'ready') FROM fronts f
+    UNION ALL
+    SELECT k.group_id, (SELECT min(c.head_kind) FROM qo.cursors c
+                        WHERE c.group_id = k.group_id AND c.keyed AND c.state = 'ready' AND c.head_kind > k.kind)
+    FROM keyed k WHERE k.kind IS NOT NULL
+), waiting AS (
+    SELECT k.group_id, k.kind,
+           (SELECT c.head_entered_at FROM qo.cursors c WHERE c.group_id = k.group_id AND c.keyed AND c.state = 'ready'
+            AND c.head_kind = k.kind ORDER BY c.head_priority DESC, c.head_entered_at LIMIT 1) AS oldest_at
+    FROM keyed k WHERE k.kind IS NOT NULL
+    UNION ALL
+    SELECT c.group_id, c.head_kind, (qo.head_from(c, qo.position_of(c))).entered_at
+    FROM fronts f JOIN qo.cursors c ON c.group_id = f.id AND NOT c.keyed AND c.state = 'ready'
+)
+SELECT f.queue, f.in_group, w.kind, min(w.oldest_at), now.now FROM waiting w JOIN fronts f ON f.id = w.group_id CROSS JOIN now
+WHERE w.oldest_at IS NOT NULL AND NOT EXISTS (
+    SELECT FROM qo.leases e JOIN qo.cursors c ON c.id = e.cursor_id
+    WHERE e.group_id = w.group_id AND e.ended_at IS NULL AND e.expires_at > now.now AND c.head_kind = w.kind)
+GROUP BY f.queue, f.in_group, w.kind, now.now ORDER BY 1, 2, 3 LIMIT $1;
+
+-- name: demand
+-- Indexes cursors_busy, retries_due, intake_due, leases_to_expire. What time brings is said as how far off it is.
+WITH now AS (SELECT coalesce($4::timestamptz, clock_timestamp()) AS now),
+fronts AS MATERIALIZED (
+    SELECT g.id, q.name FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id AND g.name = $2
+    WHERE q.name = ANY ($1::text[]) AND NOT q.paused
+), lanes AS MATERIALIZED (
+    SELECT c.keyed, (qo.tail_of(c.lane_id)).tail - p.position AS waiting,
+           coalesce(CASE WHEN c.keyed THEN c.head_entered_at END, (qo.head_from(c, p.position)).entered_at) AS entered_at
+    FROM now CROSS JOIN fronts f JOIN qo.cursors c ON c.group_id = f.id AND c.state <> 'idle'
+    CROSS JOIN LATERAL (SELECT CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END AS position) p
+    WHERE (c.state = 'ready' OR c.state = 'blocked' AND c.due_at <= now.now)
+        AND ($3::text[] IS NULL OR c.head_kind IS NULL OR c.head_kind = ANY ($3))
+    LIMIT $5
+), retries AS MATERIALIZED (
+    SELECT r.entered_at FROM now CROSS JOIN fronts f JOIN qo.retries r ON r.group_id = f.id AND r.token IS NULL AND r.due_at <= now.now
+    JOIN qo.cursors c ON c.id = r.cursor_id WHERE $3::text[] IS NULL OR c.head_kind = ANY ($3) LIMIT $5
+), entering AS MATERIALIZED (
+    SELECT i.due_at FROM now CROSS JOIN fronts f JOIN qo.intake i ON i.queue = f.name AND i.canceled_at IS NULL AND i.due_at <= now.now
+    WHERE $3::text[] IS NULL OR i.kind = ANY ($3) LIMIT $5
+), held AS MATERIALIZED (
+    SELECT e.expires_at > now.now AS live, CASE WHEN c.keyed THEN e.to_offset - e.from_offset
+               - (SELECT count(*) FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= e.from_offset AND s."offset" < e.to_offset)
+           ELSE coalesce((SELECT sum(upper(gap) - lower(gap)) FROM unnest(int8multirange(int8range(e.from_offset, e.to_offset)) - e.settled) gap), 0)
+               + (SELECT count(*) FROM qo.retries r WHERE r.cursor_id = c.id AND r.token = e.token) END AS unsettled
+    FROM now CROSS JOIN fronts f JOIN qo.leases e ON e.group_id = f.id AND e.ended_at IS NULL JOIN qo.cursors c ON c.id = e.cursor_id
+    WHERE $3::text[] IS NULL OR c.head_kind IS NULL OR c.head_kind = ANY ($3)
+)
+SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM lanes),
+       (SELECT coalesce(sum(CASE WHEN keyed THEN 1 ELSE waiting END), 0)::bigint FROM lanes),
+       (SELECT count(*) FROM retries) + (SELECT count(*) FROM entering)
+           + (SELECT coalesce(sum(unsettled), 0)::bigint FROM held WHERE NOT live),
+       (SELECT coalesce(sum(unsettled), 0)::bigint FROM held WHERE live),
+       least((SELECT min(entered_at) FROM lanes), (SELECT min(entered_at) FROM retries), (SELECT min(due_at) FROM entering)),
+       (SELECT min(t) FROM (
+           SELECT (SELECT i.due_at FROM qo.intake i WHERE i.queue = f.name AND i.canceled_at IS NULL AND i.due_at > now.now ORDER BY i.due_at LIMIT 1) AS t FROM fronts f
+           UNION ALL SELECT (SELECT e.expires_at FROM qo.leases e WHERE e.group_id = f.id AND e.ended_at IS NULL AND e.expires_at > now.now ORDER BY e.expires_at LIMIT 1) FROM fronts f
+           UNION ALL SELECT (SELECT c.due_at FROM qo.cursors c WHERE c.group_id = f.id AND c.due_at IS NOT NULL AND c.due_at > now.now ORDER BY c.due_at LIMIT 1) FROM fronts f
+           UNION ALL SELECT (SELECT r.due_at FROM qo.retries r WHERE r.group_id = f.id AND r.token IS NULL AND r.due_at > now.now ORDER BY r.due_at LIMIT 1) FROM fronts f
+       ) moments) - now.now
+FROM now;

@@ -31,7 +31,8 @@ WHERE c.group_id = ? AND c.due_at IS NOT NULL AND c.keyed = 0 AND r.token IS NUL
 SELECT e.token, e.lane_id, e.cursor_id, e.first, e.from_offset, e.to_offset, e.settled, e.retried, e.canceled, e.started,
        e.owner, e.expires_at, c.keyed,
        (SELECT count(*) FROM retries r WHERE r.cursor_id = e.cursor_id AND r.token = e.token),
-       (SELECT count(*) FROM skips s WHERE s.cursor_id = e.cursor_id AND s.offset >= e.from_offset AND s.offset < e.to_offset)
+       (SELECT count(*) FROM skips s WHERE s.cursor_id = e.cursor_id AND s.offset >= e.from_offset AND s.offset < e.to_offset),
+       c.head_kind
 FROM leases e JOIN cursors c ON c.id = e.cursor_id WHERE e.group_id = ? AND e.ended_at IS NULL;
 
 -- name: counts

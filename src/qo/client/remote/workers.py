@@ -1,0 +1,70 @@
+"""workers: the registry, kept by a server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from qo.client.remote.admin import in_path
+from qo.client.remote.transport import Transport
+from qo.core.scaling import Demand
+from qo.core.worker import Beat, WaitingKind, WorkerInfo
+from qo.wire.workers import KeptReply, ScalingReply, WorkersReply
+
+
+class RemoteWorkers:
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def beat(self, beats: Sequence[Beat]) -> bool:
+        kept = True
+        for each in beats:
+            answer = await self._transport.call("PUT", f"/v1/workers/{in_path(each.id)}", each)
+            kept &= msgspec.json.decode(answer.body, type=KeptReply).kept
+        return kept
+
+    async def keep(self, id: str) -> bool:
+        """The server vouches for whoever waits at it."""
+        return any(each.id == id for each in await self.workers())
+
+    async def let_go(self, ids: Sequence[str]) -> None:
+        """The server notices."""
+
+    async def leave(self, ids: Sequence[str]) -> None:
+        for id in ids:
+            await self._transport.call("DELETE", f"/v1/workers/{in_path(id)}")
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        return (await self._all()).workers
+
+    async def unserved(self) -> Sequence[WaitingKind]:
+        return (await self._all()).unserved
+
+    async def _all(self) -> WorkersReply:
+        answer = await self._transport.call("GET", "/v1/workers")
+        return msgspec.json.decode(answer.body, type=WorkersReply)
+
+
+async def remote_demand(
+    transport: Transport, queues: Sequence[str], group: str, kinds: Collection[str] | None, wait_ms: int = 0
+) -> Demand:
+    asked = [("queue", each) for each in queues] + [("kind", each) for each in kinds or ()] + [("group", group)]
+    if wait_ms > 0:
+        asked += [("wait", "true"), ("timeout_ms", str(wait_ms))]
+    answer = await transport.call("GET", "/v1/scaling?" + urlencode(asked, quote_via=quote), waits=wait_ms / 1000)
+    said = msgspec.json.decode(answer.body, type=ScalingReply)
+    return Demand(
+        waiting=said.waiting,
+        runnable=said.runnable,
+        running=said.running,
+        oldest_at=said.oldest_at,
+        next_at=said.next_at,
+    )
+
+
+def left_ms(until: datetime | None, now: datetime, longest_ms: int) -> int:
+    """How long the next request may wait."""
+    return longest_ms if until is None else max(0, min(int((until - now).total_seconds() * 1000), longest_ms))

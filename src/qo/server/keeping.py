@@ -1,0 +1,106 @@
+"""Workers that come over HTTP: this server vouches for those whose claims it holds, and a minute longer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qo.core.errors import QoError
+from qo.core.worker import Beat
+from qo.stores.store import Workers
+
+log = logging.getLogger("qo.server")
+
+HOLD_SECONDS = 60.0
+KNOWN_LIMIT = 10_000
+"""More owners than this are not looked after."""
+
+
+@dataclass(slots=True)
+class Owner:
+    """Somebody who claims. `registered`: it is a worker, and this server vouches for it."""
+
+    registered: bool = False
+    parked: int = 0
+    seen: float = 0.0
+
+
+class Keeper:
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
+        self._owners: dict[str, Owner] = {}
+        self._sweep: asyncio.Task[None] | None = None
+        self._adopting: set[asyncio.Task[None]] = set()
+
+    async def beat(self, beat: Beat) -> bool:
+        owner = self._owner(beat.id)
+        kept = await self._workers.beat([beat])
+        if owner is not None:
+            owner.registered = True
+        return kept
+
+    async def leave(self, id: str) -> None:
+        self._owners.pop(id, None)
+        await self._workers.leave([id])
+
+    @contextlib.contextmanager
+    def parked(self, id: str | None) -> Iterator[None]:
+        """A claim of this owner waits here."""
+        known = id in self._owners
+        owner = None if id is None else self._owner(id)
+        if id is None or owner is None:
+            yield
+            return
+        if not known:  # a worker may have registered at another server
+            task = asyncio.create_task(self._adopt(id, owner))
+            self._adopting.add(task)
+            task.add_done_callback(self._adopting.discard)
+        owner.parked += 1
+        try:
+            yield
+        finally:
+            owner.parked -= 1
+            owner.seen = time.monotonic()
+
+    async def close(self) -> None:
+        tasks = [*self._adopting, *([self._sweep] if self._sweep else ())]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _owner(self, id: str) -> Owner | None:
+        owner = self._owners.get(id)
+        if owner is None:
+            if len(self._owners) >= KNOWN_LIMIT:
+                return None
+            owner = self._owners[id] = Owner()
+        owner.seen = time.monotonic()
+        if self._sweep is None:
+            self._sweep = asyncio.create_task(self._sweep_on())
+        return owner
+
+    async def _adopt(self, id: str, owner: Owner) -> None:
+        with contextlib.suppress(QoError):
+            owner.registered |= await self._workers.keep(id)
+
+    async def _sweep_on(self) -> None:
+        """In memory alone; the store is told when one is not seen any longer."""
+        try:
+            while self._owners:
+                await asyncio.sleep(HOLD_SECONDS / 2)
+                over = time.monotonic() - HOLD_SECONDS
+                gone = {id: each for id, each in self._owners.items() if not each.parked and each.seen < over}
+                for id in gone:
+                    del self._owners[id]
+                left = [id for id, each in gone.items() if each.registered]
+                if left:
+                    try:
+                        await self._workers.let_go(left)
+                    except QoError as error:
+                        log.warning("could not say that %d workers are gone: %s", len(left), error)
+        finally:
+            self._sweep = None

@@ -1,0 +1,138 @@
+"""workers: who registered, what nobody takes, and how many there should be."""
+
+from __future__ import annotations
+
+import msgspec
+
+from qo.core.errors import Invalid
+from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
+from qo.core.scaling import DEFAULT_COUNT, MAX_COUNT, Demand, ScalingSettings, desired
+from qo.core.worker import Beat, WorkerState
+from qo.server.house import House
+from qo.server.request import Request, Response, reply
+from qo.server.router import CONSUME, LOOK, Route
+from qo.wire.queues import DeletedReply
+from qo.wire.workers import KeptReply, ScalingReply, WorkersReply
+
+_beat = msgspec.json.Decoder(Beat)
+
+
+class ScalingQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """`queue` and `kind` may be given several times; no kind: all."""
+
+    queue: list[str] = msgspec.field(default_factory=lambda: [DEFAULT_QUEUE])
+    kind: list[str] = []
+    group: str = DEFAULT_GROUP
+    min: int = DEFAULT_COUNT
+    max: int = MAX_COUNT
+    wait: bool = False
+    timeout_ms: int = 30_000
+
+
+async def workers(house: House, request: Request) -> Response:
+    request.allow(LOOK, [])
+    registry = house.broker.workers
+    token = request.caller.token
+    found = [
+        each for each in await registry.workers() if token is None or any(token.reaches([name]) for name in each.queues)
+    ]
+    unserved = [each for each in await registry.unserved() if token is None or token.reaches([each.queue])]
+    return reply(WorkersReply(found, unserved))
+
+
+async def beat(house: House, request: Request) -> Response:
+    body = request.read(_beat)
+    request.allow(CONSUME, body.queues)
+    if body.id != request.path["id"]:
+        raise Invalid("id", f"must be '{request.path['id']}', as in the path")
+    return reply(KeptReply(await house.keeper.beat(body)))
+
+
+async def leave(house: House, request: Request) -> Response:
+    request.allow(CONSUME, [])
+    await house.keeper.leave(request.path["id"])
+    return reply(DeletedReply(True))
+
+
+async def scaling(house: House, request: Request) -> Response:
+    query = request.query(ScalingQuery)
+    for name in query.queue:
+        checked_name("queue", name)
+    request.allow(LOOK, query.queue)
+    kinds = [checked_name("kind", each) for each in query.kind] or None
+    settings = ScalingSettings(default_count=query.min, max_count=query.max)
+    if query.wait:
+        until = house.until(query.timeout_ms)
+        with house.waiting(request), request.while_here():
+            demand = await house.broker.demand_or_wait(query.queue, query.group, kinds, until)
+    else:
+        demand = await house.broker.inspect.demand(query.queue, query.group, kinds)
+    return reply(await _scaling(house, query, demand, settings))
+
+
+async def _scaling(house: House, query: ScalingQuery, demand: Demand, settings: ScalingSettings) -> ScalingReply:
+    living = [
+        each
+        for each in await house.broker.workers.workers()
+        if each.state is WorkerState.ALIVE and each.group == query.group and set(query.queue) & set(each.queues)
+    ]
+    now = house.broker.now()
+    return ScalingReply(
+        depth=demand.depth,
+        waiting=demand.waiting,
+        runnable=demand.runnable,
+        running=demand.running,
+        oldest_seconds=max(0.0, (now - (demand.oldest_at or now)).total_seconds()),
+        workers=len(living),
+        max_capacity=sum(each.max_capacity for each in living),
+        available_capacity=sum(each.available_capacity for each in living),
+        desired=desired(demand, settings, now, workers=len(living)),
+        oldest_at=demand.oldest_at,
+        next_at=demand.next_at,
+    )
+
+
+ROUTES = [
+    Route(
+        method="GET",
+        path="/v1/workers",
+        name="workers",
+        summary="The workers that are registered, and the kinds of messages that wait and that none of them takes.",
+        handle=workers,
+        scopes=LOOK,
+        decides=True,
+        answers={200: WorkersReply},
+    ),
+    Route(
+        method="PUT",
+        path="/v1/workers/{id}",
+        name="beat",
+        summary="Register a worker, or say how it is. While a claim of its waits here it need not be said again.",
+        handle=beat,
+        scopes=CONSUME,
+        decides=True,
+        body=Beat,
+        answers={200: KeptReply},
+    ),
+    Route(
+        method="DELETE",
+        path="/v1/workers/{id}",
+        name="leave",
+        summary="A worker has stopped.",
+        handle=leave,
+        scopes=CONSUME,
+        decides=True,
+        answers={200: DeletedReply},
+    ),
+    Route(
+        method="GET",
+        path="/v1/scaling",
+        name="scaling",
+        summary="What there is to do, and how many workers it asks for. With `wait`, held until there is something.",
+        handle=scaling,
+        scopes=LOOK,
+        decides=True,
+        query=ScalingQuery,
+        answers={200: ScalingReply},
+    ),
+]

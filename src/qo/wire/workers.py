@@ -1,0 +1,41 @@
+"""Workers, and how many there should be."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from qo.core.worker import WaitingKind, WorkerInfo
+
+
+class KeptReply(msgspec.Struct):
+    """Whether a worker that waits in a claim need not be heard from to be known to live."""
+
+    kept: bool
+
+
+class WorkersReply(msgspec.Struct):
+    """Who works, and the kinds of messages that wait and that nobody takes."""
+
+    workers: list[WorkerInfo]
+    unserved: list[WaitingKind]
+
+
+class ScalingReply(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What there is to do, who is there to do it, and how many workers it asks for.
+
+    `depth` is how many messages could run at once, with those that run.
+    """
+
+    depth: int
+    waiting: int
+    runnable: int
+    running: int
+    oldest_seconds: float
+    workers: int
+    max_capacity: int
+    available_capacity: int
+    desired: int
+    oldest_at: datetime | None = None
+    next_at: datetime | None = None
