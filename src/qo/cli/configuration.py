@@ -22,6 +22,7 @@ from qo.core.polling import (
     DEFAULT_MIN_INTERVAL_MS,
     PollingStrategy,
 )
+from qo.core.scaling import ScalingSettings
 from qo.server.settings import ServerSettings
 from qo.stores.opening import DEFAULT_URL
 from qo.worker.options import CLAIM_BATCH_SIZE, MAX_CONCURRENT_TASKS
@@ -83,6 +84,10 @@ WORKER = [
 """Of `qo work`. A poll interval of 0 says nothing; above, it is a fixed one, and weighs less than a strategy."""
 
 
+COUNTS = ("default_count", "max_count")
+"""What has `qo work` manage worker processes, if it is said."""
+
+
 class Value(NamedTuple):
     """What is in effect, and where it came from."""
 
@@ -105,8 +110,9 @@ class Configuration:
         said = [
             key for key, value in self.values.items() if key.startswith("worker.polling.") and value.source != "default"
         ]
-        if not said and self["worker.poll_interval_ms"] > 0:
-            return PollingStrategy.fixed(self["worker.poll_interval_ms"])
+        interval = self["worker.poll_interval_ms"] or self["workers.poll_interval_ms"]
+        if not said and interval > 0:
+            return PollingStrategy.fixed(interval)
         match self["worker.polling.strategy"]:
             case "fixed":
                 return PollingStrategy.fixed(self["worker.polling.interval_ms"])
@@ -118,6 +124,22 @@ class Configuration:
                 )
             case other:
                 raise Invalid("worker.polling.strategy", f"must be adaptive or fixed, not '{other}'")
+
+    def scaling(self) -> ScalingSettings | None:
+        """How many workers there may be; None: nobody has said, and one runs by itself.
+
+        A bound that is said moves one that is not.
+        """
+        names = [each.name for each in dataclasses.fields(ScalingSettings)]
+        if all(self.values[f"workers.{name}"].source == "default" for name in COUNTS):
+            return None
+        given = {name: self[f"workers.{name}"] for name in names}
+        least, most = COUNTS
+        if self.values[f"workers.{most}"].source == "default":
+            given[most] = max(given[most], given[least])
+        if self.values[f"workers.{least}"].source == "default":
+            given[least] = min(given[least], given[most])
+        return ScalingSettings(**given)
 
     def server_settings(self) -> ServerSettings:
         """The settings of a server, checked as a whole."""
@@ -143,6 +165,10 @@ def settings() -> dict[str, Setting]:
         for each in dataclasses.fields(kind):
             key = f"{part}.{each.name}"
             found[key] = Setting(key, kinds[each.name], each.default)
+    kinds = typing.get_type_hints(ScalingSettings)
+    for each in dataclasses.fields(ScalingSettings):
+        key = f"workers.{each.name}"
+        found[key] = Setting(key, kinds[each.name], each.default)
     return found | {each.key: each for each in WORKER}
 
 

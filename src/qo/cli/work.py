@@ -6,16 +6,25 @@ import argparse
 import asyncio
 import importlib
 import logging
+import signal
 import sys
 from datetime import timedelta
 from typing import Any
 
 from qo.cli.configuration import Configuration, read_configuration, work_kinds
+from qo.client.queue import Queue
 from qo.core.errors import Invalid
 from qo.core.names import DEFAULT_QUEUE
+from qo.core.queue import DEFAULT_LEASE
+from qo.core.scaling import DEFAULT_COUNT, MAX_COUNT, ScalingSettings
+from qo.manager.managed import SOCKET_OPTION, run_managed
+from qo.manager.manager import Manager
 from qo.worker.catalog import catalog_worker, read_kinds
+from qo.worker.exposing import exposed
 from qo.worker.options import CLAIM_BATCH_SIZE, GRACE_SECONDS, MAX_CONCURRENT_TASKS, WorkerRunOptions
 from qo.worker.worker import Worker
+
+LEASE = DEFAULT_LEASE.total_seconds()
 
 
 def add_to(commands: Any) -> None:
@@ -37,11 +46,16 @@ def add_to(commands: Any) -> None:
     command.add_argument("--queue", action="append", help="take from this queue; may be given several times")
     command.add_argument("--concurrency", type=int, help=f"tasks at once (default {MAX_CONCURRENT_TASKS})")
     command.add_argument("--batch", type=int, help=f"messages in one claim (default {CLAIM_BATCH_SIZE})")
-    command.add_argument("--lease", type=float, default=30.0, help="seconds that a claim holds (default 30)")
+    command.add_argument("--lease", type=float, help=f"seconds that a claim holds (default {LEASE:g})")
+    command.add_argument(
+        "--min", type=int, help=f"manage worker processes, at least so many; 0 is allowed (default {DEFAULT_COUNT})"
+    )
+    command.add_argument("--max", type=int, help=f"manage worker processes, at most so many (default {MAX_COUNT})")
     command.add_argument(
         "--grace", type=float, default=GRACE_SECONDS, help=f"seconds to finish when stopped (default {GRACE_SECONDS:g})"
     )
     command.add_argument("--metrics-port", type=int, help="serve metrics on this port of this machine")
+    command.add_argument(SOCKET_OPTION, type=int, help=argparse.SUPPRESS)
     command.set_defaults(run=_work)
 
 
@@ -51,6 +65,9 @@ def _work(given: argparse.Namespace) -> int:
         "worker.max_concurrent_tasks": given.concurrency,
         "worker.claim_batch_size": given.batch,
         "store": given.store,
+        "workers.default_count": given.min,
+        "workers.max_count": given.max,
+        "workers.lease_timeout_seconds": given.lease,
     }
     configuration = read_configuration(flags, path=given.config)
     worker = _chosen(given, configuration)
@@ -58,14 +75,58 @@ def _work(given: argparse.Namespace) -> int:
         max_concurrent_tasks=configuration["worker.max_concurrent_tasks"],
         claim_batch_size=configuration["worker.claim_batch_size"],
         polling=configuration.polling(),
-        lease=timedelta(seconds=given.lease),
+        lease=timedelta(seconds=configuration["workers.lease_timeout_seconds"]),
         grace_seconds=given.grace,
         metrics_port=given.metrics_port,
     )
+    scaling = configuration.scaling()
+    if scaling is not None and given.manager_socket is None:
+        return asyncio.run(_manage(worker, scaling, options, given))
     print(f"working on {', '.join(worker.queues)}: {', '.join(sorted(worker.tasks))}", file=sys.stderr, flush=True)
-    ran = asyncio.run(worker.run(options))
+    socket = given.manager_socket
+    ran = asyncio.run(worker.run(options) if socket is None else run_managed(worker, options, socket))
     print(f"stopped; {ran.succeeded} tasks done, {ran.failed} failed", file=sys.stderr)
     return 0
+
+
+async def _manage(
+    worker: Worker, scaling: ScalingSettings, options: WorkerRunOptions, given: argparse.Namespace
+) -> int:
+    if isinstance(worker.where, Queue):
+        raise Invalid("worker", "has a client's queue; to be managed it needs a store's or a server's URL")
+    client = await worker.connected(options.polling)
+    try:
+        manager = Manager(
+            client.front,
+            [sys.executable, "-m", "qo.cli.main", "work", *_passed_on(given)],
+            scaling,
+            queues=worker.queues,
+            group=worker.group,
+            kinds=frozenset(worker.tasks),
+            grace_seconds=options.grace_seconds,
+        )
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(each, manager.stop)
+        bounds = f"{scaling.default_count} to {scaling.max_count} workers"
+        print(f"managing {bounds} on {', '.join(worker.queues)}", file=sys.stderr, flush=True)
+        async with exposed(manager.metrics, options.metrics_port):
+            await manager.run()
+    finally:
+        await client.close()
+    print("stopped", file=sys.stderr)
+    return 0
+
+
+def _passed_on(given: argparse.Namespace) -> list[str]:
+    """The command line of a worker that is managed."""
+    passed = ["--catalog"] if given.catalog else [given.worker]
+    for name in ("config", "store", "concurrency", "batch", "lease", "grace"):
+        value = getattr(given, name)
+        passed += [] if value is None else [f"--{name}", str(value)]
+    for queue in given.queue or ():
+        passed += ["--queue", queue]
+    return passed
 
 
 def _chosen(given: argparse.Namespace, configuration: Configuration) -> Worker:

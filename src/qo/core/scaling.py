@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from qo.core.errors import Invalid
+from qo.core.queue import DEFAULT_LEASE
 
 DEFAULT_COUNT = 2
 MAX_COUNT = 8
@@ -63,7 +64,7 @@ class ScalingSettings:
     default_count: int = DEFAULT_COUNT
     max_count: int = MAX_COUNT
     poll_interval_ms: float = 0.0
-    lease_timeout_seconds: float = 30.0
+    lease_timeout_seconds: float = DEFAULT_LEASE.total_seconds()
     scale_interval_ms: float = float(SCALE_INTERVAL_MS)
     scale_down_seconds: float = SCALE_DOWN_SECONDS
     drain_seconds: float = DRAIN_SECONDS

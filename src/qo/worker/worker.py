@@ -131,6 +131,12 @@ class Worker:
             self._run = None
         return Ran(self._gauges.succeeded, self._gauges.failed)
 
+    @property
+    def standing(self) -> tuple[int, int]:
+        """Tasks that have ended, and that run now."""
+        ended = self._gauges.succeeded + self._gauges.failed
+        return ended, 0 if self._run is None else self._run.running
+
     def stop(self, *, now: bool = False) -> None:
         """Claim no more, and let what runs finish; `now`: give it back instead."""
         if self._run is not None:
@@ -161,6 +167,10 @@ class Run:
         self._lost: set[At] = set()
         self._machinery: Machinery | None = None
         self._stop_asked: bool | None = None
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
 
     async def until_stopped(self) -> None:
         options, worker = self._options, self._worker
