@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
 import subprocess
 import sys
 
 import pytest
 
 import qo
+from qo.stores.sqlite.engine import SqliteEngine
+from qo.testing.clock import ManualClock
+from tests.conformance.saying import message
+from tests.conformance.test_workers import beat
 
 
 def run(*words: str, folder) -> subprocess.CompletedProcess[str]:
@@ -43,6 +50,26 @@ def test_the_demo_can_keep_its_store_and_the_doctor_reads_it(tmp_path):
     assert "messages: 20" in said.stdout
     assert "queue demo: 0 ready" in said.stdout
     assert said.stdout.endswith("healthy\n")
+
+
+def test_workers_are_listed_and_what_nobody_takes_is_told(tmp_path):
+    async def fill() -> None:
+        past = ManualClock()
+        store = await SqliteEngine.open(str(tmp_path / "qo.db"), clock=past.now)
+        await store.push([message(kind="sned")])
+        await store.beat([beat("one", kinds=("send",))])
+        await store.close()
+
+    asyncio.run(fill())
+    said = run("workers", folder=tmp_path)
+    assert said.returncode == 0
+    assert re.search(r"one +gone +orders +send +6 +10 +50% +none", said.stdout)
+    assert "nobody takes 'sned' of queue 'orders' for group 'default'" in said.stdout
+    found = json.loads(run("workers", "--json", folder=tmp_path).stdout)
+    assert (found["workers"][0]["id"], found["unserved"][0]["kind"]) == ("one", "sned")
+    said = run("doctor", "sqlite:///qo.db", folder=tmp_path)
+    assert said.returncode == 1
+    assert "attention: no worker takes 'sned' of queue 'orders'" in said.stdout
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.crash import runs
 from tests.crash.history import problems
 
 
@@ -111,3 +112,25 @@ def test_a_settle_without_an_answer_may_have_counted():
 def test_each_fault_is_found(history, final, problem):
     found = problems(sorted(history, key=lambda event: event["at"]), final)
     assert any(problem in each for each in found), found
+
+
+RUNS = ["begin 1 k 0", "end 1 k 0", "begin 2 k 1", "killed 2", "begin 1 k 1", "begin 1 j 0", "end 1 k 1", "end 1 j 0"]
+
+
+def test_runs_that_are_right_have_no_problems():
+    assert runs.problems(RUNS, {"k": 2, "j": 1}) == []
+    again = ["begin 1 k 0", "end 1 k 0", "killed 1", "begin 2 k 0", "end 2 k 0"]  # killed before it had settled
+    assert runs.problems(again, {"k": 1}) == []
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        ([line for line in RUNS if line != "end 1 k 1"], "never ended"),
+        ([line for line in RUNS if line != "killed 2"], "began while 2 ran 1"),
+        (["begin 1 k 1", "end 1 k 1", "begin 1 k 0", "end 1 k 0", "begin 1 j 0", "end 1 j 0"], "before 0 had ended"),
+        ([*RUNS, "begin 2 k 0", "end 2 k 0"], "ran again"),
+    ],
+)
+def test_runs_that_are_wrong_are_noticed(lines, problem):
+    assert any(problem in each for each in runs.problems(lines, {"k": 2, "j": 1}))

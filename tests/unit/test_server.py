@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from uuid import UUID
 
 import aiohttp
+import msgspec
 import pytest
 
 import qo
@@ -21,6 +22,7 @@ from qo.server import gate
 from qo.server.settings import LimitSettings, ListenSettings
 from qo.stores.sqlite.engine import SqliteEngine
 from tests.conformance.remote import Running, serving
+from tests.conformance.test_workers import beat
 
 
 @contextlib.asynccontextmanager
@@ -424,6 +426,24 @@ async def test_scopes_and_prefixes_bind(guarded):
     assert [each["name"] for each in seen["queues"]] == ["orders.new"]
     _, _, everything = await ask(guarded, "GET", "/v1/queues", **bearer(admin))
     assert [each["name"] for each in everything["queues"]] == ["mail", "orders.new"]
+
+
+async def test_workers_beyond_a_prefix_are_not_seen_nor_spoken_for(guarded):
+    _, admin = await guarded.tokens.create("a", ["admin"])
+    _, limited = await guarded.tokens.create("l", ["consume"], prefixes=["mine."])
+    theirs, mine = beat("theirs", queues=("other",)), beat("mine", queues=("mine.q",))
+    for each, token, status in ((theirs, limited, 403), (theirs, admin, 200), (mine, limited, 200)):
+        said = msgspec.to_builtins(each)
+        assert (await ask(guarded, "PUT", f"/v1/workers/{each.id}", said, **bearer(token)))[0] == status
+    stolen = msgspec.to_builtins(beat("theirs", queues=("mine.q",)))
+    assert (await ask(guarded, "PUT", "/v1/workers/theirs", stolen, **bearer(limited)))[0] == 403
+    assert (await ask(guarded, "DELETE", "/v1/workers/theirs", **bearer(limited)))[0] == 403
+    for token, seen in ((limited, ["mine"]), (admin, ["mine", "theirs"])):
+        _, _, found = await ask(guarded, "GET", "/v1/workers", **bearer(token))
+        assert [each["id"] for each in found["workers"]] == seen
+    assert (await ask(guarded, "GET", "/v1/scaling?queue=other", **bearer(limited)))[0] == 403
+    assert (await ask(guarded, "GET", "/v1/scaling?queue=mine.q", **bearer(limited)))[0] == 200
+    assert (await ask(guarded, "DELETE", "/v1/workers/mine", **bearer(limited)))[0] == 200
 
 
 async def test_a_filter_and_a_list_of_jobs_do_not_reach_beyond_a_prefix(guarded):

@@ -15,6 +15,8 @@ import pytest
 
 import qo
 from qo.core.lease import Fail
+from qo.core.worker import WorkerInfo
+from qo.metrics.registry import prometheus_text
 from qo.worker.pressure import Pressure, Watermark, claim_size, memory_usage
 from tests.postgres import Server, new_schema
 from tests.serving import Serving
@@ -116,11 +118,84 @@ async def test_a_flood_is_bounded_by_the_slots(url):
         done += 1
 
     async with qo.connect(url) as client:
-        for start in range(0, 3000, 1000):
+        for start in range(0, 10_000, 1000):
             await client.queue("q").push_many([qo.Message(start + number, kind="step") for number in range(1000)])
         async with working(worker, max_concurrent_tasks=50):
-            await until(lambda: done == 3000)
+            await until(lambda: done == 10_000)
     assert most <= 50
+
+
+def shown(worker: qo.Worker, name: str) -> float:
+    return sum(
+        float(line.split()[-1])
+        for line in prometheus_text(worker.metrics.metrics()).splitlines()
+        if line.startswith((name + " ", name + "{"))
+    )
+
+
+# The tests of the polling seed that are not pure; those are in test_core.py
+
+
+@pytest.mark.parametrize("wake", ["sqlite", "postgres", "http", "postgres polled"])
+async def test_looks_become_rarer_while_nothing_comes_and_often_again_at_once(wake, tmp_path, database):
+    """Only where the store cannot wake a worker. Elsewhere it never looks, and is woken all the same."""
+    with contextlib.ExitStack() as stack:
+        url = f"sqlite:///{tmp_path}/qo.db"
+        if wake == "http":
+            url = stack.enter_context(Serving(tmp_path)).url
+        elif wake != "sqlite":
+            url = f"{database.url}&schema={new_schema()}" + ("&wake=poll" if wake == "postgres polled" else "")
+        worker = qo.Worker(url, queues="q")
+        seen: list[float] = []
+
+        @worker.task()
+        async def step(_: int) -> None:
+            seen.append(shown(worker, "worker_poll_interval_seconds"))
+
+        polling = qo.PollingStrategy.adaptive(min_interval_ms=20, max_interval_ms=640)
+        async with working(worker, polling=polling), qo.connect(url) as client:
+            looks = wake in ("sqlite", "postgres polled")
+            if looks:
+                await until(lambda: shown(worker, "worker_poll_interval_seconds") == 0.64)
+                assert shown(worker, "worker_backoff_total") >= 5
+                assert shown(worker, "worker_poll_empty_total") <= shown(worker, "worker_poll_total")
+            await client.queue("q").push(1, kind="step")
+            await until(lambda: seen)
+        if looks:
+            assert seen[0] < 0.64
+        else:
+            assert shown(worker, "worker_poll_total") == 0
+
+
+async def test_a_worker_says_how_it_is(url):
+    worker = qo.Worker(url, queues=["q", "r"])
+    release = asyncio.Event()
+
+    @worker.task()
+    async def step(_: int) -> None:
+        await release.wait()
+
+    async def found(client: qo.Client, **wanted: Any) -> WorkerInfo:
+        async with asyncio.timeout(60):
+            while True:
+                for each in await client.workers():
+                    if all(getattr(each, name) == value for name, value in wanted.items()):
+                        return each
+                await asyncio.sleep(0.02)
+
+    async with qo.connect(url) as client:
+        async with working(worker, max_concurrent_tasks=7, lease=timedelta(seconds=0.6)):
+            info = await found(client, id=worker.owner)
+            assert (info.queues, info.kinds, info.state) == (("q", "r"), ("step",), "alive")
+            assert (info.max_capacity, info.available_capacity, info.pressure) == (7, 7, ())
+            assert 0 <= info.memory_usage <= 1
+            assert shown(worker, "worker_pressure") == 0
+            await client.queue("q").push_many([qo.Message(n, kind="step") for n in range(3)])
+            await found(client, available_capacity=4)
+            assert shown(worker, "worker_available_capacity") == 4
+            release.set()
+            await found(client, available_capacity=7)
+        assert await client.workers() == []
 
 
 async def test_a_task_that_blocks_the_loop_keeps_its_lease(url):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from concurrent.futures import Executor
+from contextvars import copy_context
 from functools import partial
 from random import random
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 
 from qo.client.delivery import describe
 from qo.client.payload import result_bytes
+from qo.client.tracing import processing
 from qo.core.lease import Bury, Complete, Fail, Report
 from qo.worker.errors import PermanentError, RetryableError, Snooze
 from qo.worker.tasks import Context, Task
@@ -30,6 +32,13 @@ class Runner:
 
     async def run(self, task: Task, context: Context) -> Report:
         """What became of the message. Raises nothing but cancellation."""
+        with processing(context.message) as failed:
+            report = await self._run(task, context)
+            if isinstance(report, Fail | Bury):
+                failed(report.error)
+            return report
+
+    async def _run(self, task: Task, context: Context) -> Report:
         try:
             payload = task.payload(context.message)
         except Exception as error:  # noqa: BLE001 - whatever a type says is wrong with it
@@ -49,8 +58,11 @@ class Runner:
             async with asyncio.timeout(seconds):
                 if task.is_async:
                     return await task.function(*arguments)
-                pool = self._processes if task.cpu else self._threads
-                return await asyncio.get_running_loop().run_in_executor(pool, partial(task.function, *arguments))
+                loop = asyncio.get_running_loop()
+                if task.cpu:
+                    return await loop.run_in_executor(self._processes, partial(task.function, *arguments))
+                run = copy_context().run  # a thread sees what its task would have seen
+                return await loop.run_in_executor(self._threads, partial(run, task.function, *arguments))
         except TimeoutError as error:
             if seconds is None or str(error):
                 raise

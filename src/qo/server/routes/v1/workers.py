@@ -45,13 +45,24 @@ async def beat(house: House, request: Request) -> Response:
     request.allow(CONSUME, body.queues)
     if body.id != request.path["id"]:
         raise Invalid("id", f"must be '{request.path['id']}', as in the path")
+    await _check_own(house, request, body.id)
     return reply(KeptReply(await house.keeper.beat(body)))
 
 
 async def leave(house: House, request: Request) -> Response:
     request.allow(CONSUME, [])
+    await _check_own(house, request, request.path["id"])
     await house.keeper.leave(request.path["id"])
     return reply(DeletedReply(True))
+
+
+async def _check_own(house: House, request: Request, id: str) -> None:
+    """Whoever is limited to some queues speaks for no worker of others."""
+    token = request.caller.token
+    if token is not None and token.prefixes:
+        for each in await house.broker.workers.workers():
+            if each.id == id:
+                request.allow(CONSUME, each.queues)
 
 
 async def scaling(house: House, request: Request) -> Response:
