@@ -63,7 +63,7 @@ def test_workers_are_listed_and_what_nobody_takes_is_told(tmp_path):
     asyncio.run(fill())
     said = run("workers", folder=tmp_path)
     assert said.returncode == 0
-    assert re.search(r"one +gone +orders +send +6 +10 +50% +none", said.stdout)
+    assert re.search(r"one +alive +orders +send +6 +10 +50% +none", said.stdout)
     assert "nobody takes 'sned' of queue 'orders' for group 'default'" in said.stdout
     found = json.loads(run("workers", "--json", folder=tmp_path).stdout)
     assert (found["workers"][0]["id"], found["unserved"][0]["kind"]) == ("one", "sned")

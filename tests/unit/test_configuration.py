@@ -7,6 +7,7 @@ import pytest
 from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, read_configuration, settings, work_kinds
 from qo.core.errors import Invalid
 from qo.core.polling import PollingStrategy
+from qo.core.scaling import ScalingSettings
 from qo.server.settings import LimitSettings, ListenSettings, LogSettings, MetricSettings, PollSettings
 from qo.stores.opening import without_password
 
@@ -180,3 +181,16 @@ def test_a_url_is_shown_without_its_password(url, shown):
 
 def test_variables_of_others_and_our_own_are_let_be():
     assert read(QO_CONFIG="", QO_TOKEN="x", QUOTA="1").warnings == []
+
+
+def test_workers_are_managed_if_either_bound_is_said(here):
+    assert read().scaling() is None
+    assert read({"workers.default_count": 0}).scaling() == ScalingSettings(default_count=0, max_count=8)
+    assert read({"workers.default_count": 20}).scaling() == ScalingSettings(default_count=20, max_count=20)
+    assert read({"workers.max_count": 1}).scaling() == ScalingSettings(default_count=1, max_count=1)
+    (here / "qo.toml").write_text("[workers]\ndefault_count = 2\nmax_count = 8\npoll_interval_ms = 250\n")
+    settings = read(QO_WORKERS_SCALE_INTERVAL_MS="500").scaling()
+    assert settings == ScalingSettings(poll_interval_ms=250.0, scale_interval_ms=500.0)
+    assert read().polling() == PollingStrategy.fixed(250)
+    with pytest.raises(Invalid, match=r"workers\.max_count"):
+        read({"workers.default_count": 9}).scaling()

@@ -40,6 +40,7 @@ from qo.core.outcome import (
     QueueInfo,
 )
 from qo.core.queue import QueueSettings
+from qo.core.worker import WaitingKind, WorkerInfo
 
 
 class SyncQueue(Steps):
@@ -311,6 +312,12 @@ class SyncClient:
     @property
     def tokens(self) -> SyncTokens:
         return SyncTokens(self._portal, self._client.tokens)
+
+    def workers(self) -> Sequence[WorkerInfo]:
+        return self._portal.call(self._client.workers())
+
+    def unserved(self) -> Sequence[WaitingKind]:
+        return self._portal.call(self._client.unserved())
 
     def health(self) -> Health:
         return self._portal.call(self._client.health())
