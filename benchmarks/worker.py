@@ -17,13 +17,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.postgres import Server as Database
-
 import qo
-from benchmarks.contenders import HERE, PEERS, Contender, Race, Stable
+from benchmarks.contenders import HERE, PEERS, Contender, Stable
 from benchmarks.http import resident, serving
+from benchmarks.postgres import Ground
 
 WORKER = Contender("qo worker", "qo_worker_peer.py", setup=("outcome",))
+PYTHON_PEERS = ("PgQueuer", "awa-pg", "Procrastinate")
 CHILD = """
 import asyncio, sys, uvloop, qo
 worker = qo.Worker(sys.argv[1], queues="q")
@@ -82,6 +82,16 @@ def _cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def print_ratios(rates: dict[str, float]) -> None:
+    """Ours on PostgreSQL to the fastest Python peer's, and to graphile-worker's."""
+    own = rates["qo worker on PostgreSQL"]
+    for names, reach in ((PYTHON_PEERS, 2.0), (("graphile-worker",), 1.0)):
+        peers = {name: rates[f"{name} on PostgreSQL"] for name in names if f"{name} on PostgreSQL" in rates}
+        if peers:
+            fastest = max(peers, key=peers.__getitem__)
+            print(f"{own / peers[fastest]:12.2f}  qo worker / {fastest}  (reach: {reach:g})")
+
+
 def main() -> None:
     command = argparse.ArgumentParser(description=__doc__)
     command.add_argument("--quick", action="store_true", help="one short round of each")
@@ -92,15 +102,13 @@ def main() -> None:
     stable.prepare(peers=not given.no_peers)
     contenders = (WORKER,) if given.no_peers else (WORKER, *PEERS)
     found: dict[str, list[float]] = {}
-    database = Database(settings={}).start()
+    ground = Ground()
     with tempfile.TemporaryDirectory() as folder:
         try:
-            for number in range(rounds):
+            for _ in range(rounds):
                 for each in contenders:
-                    name = f"race_{number}_{each.driver.split('.')[0]}"
-                    database.psql(f"CREATE DATABASE {name}")
-                    race = Race(stable, each, database.url.replace("/postgres?", f"/{name}?", 1))
-                    found.setdefault(f"{each.name} on PostgreSQL", []).append(race.drain(count))
+                    with ground.race(stable, each) as (race, _):
+                        found.setdefault(f"{each.name} on PostgreSQL", []).append(race.drain(count))
                 file = f"sqlite:///{folder}/{secrets.token_hex(4)}.db"
                 found.setdefault("qo worker on SQLite", []).append(rate(file, count))
                 with serving(f"sqlite:///{folder}/{secrets.token_hex(4)}.db") as (port, _):
@@ -108,9 +116,10 @@ def main() -> None:
             print(f"no-op tasks per second in one process, medians of {rounds} rounds; history: outcome (the default)")
             for name, rates in found.items():
                 print(f"{statistics.median(rates):12,.0f}  {name}")
+            print_ratios({name: statistics.median(rates) for name, rates in found.items()})
             for name, url in (
                 ("SQLite", f"sqlite:///{folder}/sleep.db"),
-                ("PostgreSQL", f"{database.url}&schema=qo_sleep"),
+                ("PostgreSQL", f"{ground.dsn('postgres')}?schema=qo_sleep"),
             ):
                 took = run(url, "sleep", 10_000, 1.0)
                 print(f"{took:12.1f}  seconds for 10,000 tasks that sleep 1 s, 1000 slots, {name}  (reach: 13)")
@@ -118,7 +127,7 @@ def main() -> None:
                 print(f"{share:12.2%}  of a core, an idle worker on {name}  (reach: 0.2 %)")
                 print(f"{memory:12.1f}  KiB of memory per task that waits, {name}  (reach: 10)")
         finally:
-            database.remove()
+            ground.server.remove()
 
 
 if __name__ == "__main__":

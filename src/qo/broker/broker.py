@@ -64,7 +64,7 @@ class Broker:
         )
         self._settles = Settles(measured, self._claims.give_back)
         self._results = Results(store, self._clock)
-        self._demands = Demands(store, self._clock)
+        self._demands = Demands(store, self._clock, self._counters, lambda: store.must_poll)
         self._housekeeping = Housekeeping(store, self._clock)
         self._poller = Poller(store, self._clock, polling or PollingStrategy(), self._someone_waits, self._others_wrote)
         self._closed = False

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
 from qo.broker.clock import Clock
+from qo.broker.hints import HintCounters
 from qo.core.scaling import Demand
 from qo.stores.store import Inspect
 
 LOOK_REST = timedelta(milliseconds=250)
 """Between two looks, if hints come faster than that and others take what they tell of."""
+REMEMBERED = 1000
+
+Wish = tuple[tuple[str, ...], str, frozenset[str] | None]
+"""Queues, a group, and kinds."""
 
 
 class Demands:
-    def __init__(self, store: Inspect, clock: Clock) -> None:
+    def __init__(self, store: Inspect, clock: Clock, counters: HintCounters, must_poll: Callable[[], bool]) -> None:
         self._store = store
         self._clock = clock
+        self._counters = counters
+        self._must_poll = must_poll
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
+        self._empty: dict[Wish, tuple[int, Demand]] = {}
+        """That there was nothing to do, and how many hints had been heard by then."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -27,29 +36,26 @@ class Demands:
     async def wait(
         self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
     ) -> Demand:
-        """What there is to do: at once if there is something, else when there is, it is `until`, or all is closed."""
+        """What there is to do: at once if there is something, else when there is, it is `until`, or all is closed.
+
+        As long as nobody says otherwise, that there was nothing is remembered: who waits again and again asks once.
+        """
+        wish = tuple(queues), group, None if kinds is None else frozenset(kinds)
         news = asyncio.Event()
         self._waiting[news] = frozenset(queues)
         try:
             while True:
                 news.clear()
-                demand = await self._store.demand(queues, group, kinds)
-                now = self._clock.now()
-                if demand.depth or self._closed or (until is not None and now >= until):
+                demand = self._remembered(wish) or await self._ask(wish)
+                if demand.depth or self._closed:
                     return demand
                 await self._sleep(news, min((each for each in (until, demand.next_at) if each), default=None))
+                if until is not None and self._clock.now() >= until and (known := self._remembered(wish)):
+                    return known
                 if until is None or self._clock.now() + LOOK_REST < until:
-                    await self._sleep(asyncio.Event(), now + LOOK_REST)
+                    await self._sleep(asyncio.Event(), self._clock.now() + LOOK_REST)
         finally:
             del self._waiting[news]
-
-    async def _sleep(self, news: asyncio.Event, until: datetime | None) -> None:
-        timer = None if until is None else self._clock.call_at(until, news.set)
-        try:
-            await news.wait()
-        finally:
-            if timer is not None:
-                timer.cancel()
 
     def heard(self, queues: Collection[str] | None) -> None:
         for news, wanted in self._waiting.items():
@@ -59,3 +65,26 @@ class Demands:
     async def close(self) -> None:
         self._closed = True
         self.heard(None)
+
+    async def _ask(self, wish: Wish) -> Demand:
+        count = self._counters.count(wish[0])
+        demand = await self._store.demand(*wish)
+        if len(self._empty) >= REMEMBERED:
+            self._empty.clear()
+        self._empty[wish] = count, demand
+        return demand
+
+    def _remembered(self, wish: Wish) -> Demand | None:
+        """That there is nothing, if that is still known."""
+        count, demand = self._empty.get(wish, (-1, Demand()))
+        if self._must_poll() or demand.depth or count != self._counters.count(wish[0]):
+            return None
+        return demand if demand.next_at is None or self._clock.now() < demand.next_at else None
+
+    async def _sleep(self, news: asyncio.Event, until: datetime | None) -> None:
+        timer = None if until is None else self._clock.call_at(until, news.set)
+        try:
+            await news.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()

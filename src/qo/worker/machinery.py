@@ -103,6 +103,7 @@ class Machinery:
         self.pressure = Pressure(options.memory_limit, options.latency_threshold_seconds)
         self._memory = (float("-inf"), 0.0)
         self._began = datetime.now(UTC)
+        self._third = options.lease.total_seconds() / EXTEND_AFTER
         gauges.in_flight(lambda: len(self._held))
         gauges.capacity(options.max_concurrent_tasks, lambda: options.max_concurrent_tasks - len(self._held))
         gauges.pressed(lambda: self.pressure)
@@ -131,7 +132,8 @@ class Machinery:
 
     async def run(self) -> None:
         """Until told to stop, and everything is settled or released."""
-        parts = [asyncio.create_task(part()) for part in (self._claim_on_and_on, self._settle_on_and_on, self._keep)]
+        steps = self._claim_on_and_on, self._settle_on_and_on, self._keep, self._tell
+        parts = [asyncio.create_task(step()) for step in steps]
         claiming, *_ = parts
         try:
             stopped = asyncio.create_task(self._stopping.wait())
@@ -279,15 +281,19 @@ class Machinery:
             self._empty.set()
 
     async def _keep(self) -> None:
-        """Register; then, when a third of the lease's time is over, extend all leases and say how it is.
+        """When a third of the lease's time is over, extend all leases."""
+        while True:
+            await asyncio.sleep(self._third)
+            await self._extend_all()
+
+    async def _tell(self) -> None:
+        """Register; then, as often as leases are extended, say how it is.
 
         A worker that holds nothing says so once, and is silent, if the store knows that it lives.
         """
-        every = self._options.lease.total_seconds() / EXTEND_AFTER
         vouched_for, busy = await self._beat(), False
         while True:
-            await asyncio.sleep(every)
-            await self._extend_all()
+            await asyncio.sleep(self._third)
             if self._held or busy or not vouched_for:
                 busy = bool(self._held)
                 vouched_for = await self._beat()

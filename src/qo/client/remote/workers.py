@@ -14,6 +14,9 @@ from qo.core.scaling import Demand
 from qo.core.worker import Beat, WaitingKind, WorkerInfo
 from qo.wire.workers import KeptReply, ScalingReply, WorkersReply
 
+MOST_ASKED = 90
+"""Parameters that a server takes in one question. Who takes more kinds than that hears of all."""
+
 
 class RemoteWorkers:
     def __init__(self, transport: Transport) -> None:
@@ -51,10 +54,14 @@ class RemoteWorkers:
 async def remote_demand(
     transport: Transport, queues: Sequence[str], group: str, kinds: Collection[str] | None, wait_ms: int = 0
 ) -> Demand:
-    asked = [("queue", each) for each in queues] + [("kind", each) for each in kinds or ()] + [("group", group)]
+    listed = list(kinds or ())
+    asked = [("group", group)] + [("queue", each) for each in queues]
+    asked += [("kind", each) for each in listed] if len(listed) + len(asked) < MOST_ASKED else []
     if wait_ms > 0:
         asked += [("wait", "true"), ("timeout_ms", str(wait_ms))]
     answer = await transport.call("GET", "/v1/scaling?" + urlencode(asked, quote_via=quote), waits=wait_ms / 1000)
+    if answer.status == 204:
+        return Demand()
     said = msgspec.json.decode(answer.body, type=ScalingReply)
     return Demand(
         waiting=said.waiting,

@@ -9,7 +9,7 @@ from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
 from qo.core.scaling import DEFAULT_COUNT, MAX_COUNT, Demand, ScalingSettings, desired
 from qo.core.worker import Beat, WorkerState
 from qo.server.house import House
-from qo.server.request import Request, Response, reply
+from qo.server.request import EMPTY, Request, Response, reply
 from qo.server.router import CONSUME, LOOK, Route
 from qo.wire.queues import DeletedReply
 from qo.wire.workers import KeptReply, ScalingReply, WorkersReply
@@ -76,6 +76,8 @@ async def scaling(house: House, request: Request) -> Response:
         until = house.until(query.timeout_ms)
         with house.waiting(request), request.while_here():
             demand = await house.broker.demand_or_wait(query.queue, query.group, kinds, until)
+        if not demand.depth:
+            return EMPTY
     else:
         demand = await house.broker.inspect.demand(query.queue, query.group, kinds)
     return reply(await _scaling(house, query, demand, settings))
@@ -139,11 +141,11 @@ ROUTES = [
         method="GET",
         path="/v1/scaling",
         name="scaling",
-        summary="What there is to do, and how many workers it asks for. With `wait`, held until there is something.",
+        summary="What there is to do, and how many workers it asks for. With `wait`, held until there is some, or 204.",
         handle=scaling,
         scopes=LOOK,
         decides=True,
         query=ScalingQuery,
-        answers={200: ScalingReply},
+        answers={200: ScalingReply, 204: None},
     ),
 ]
