@@ -426,6 +426,8 @@ def test_cpu_tasks_run_in_processes(tmp_path):
         f"worker = qo.Worker('sqlite:///{tmp_path}/qo.db', queues='q')\n"
         "@worker.task(cpu=True)\n"
         "def crunch(number): return [number * number, os.getpid()]\n"
+        "@worker.task(cpu=True, retry=qo.RetryPolicy(attempts=1))\n"
+        "def die(_): os._exit(1)\n"
     )
     import os
     import signal
@@ -441,10 +443,13 @@ def test_cpu_tasks_run_in_processes(tmp_path):
             result = job.result(timeout=60)
             assert result[0] == 144
             assert result[1] not in (process.pid, os.getpid())
+            with pytest.raises(qo.JobFailed, match="terminated abruptly"):
+                client.queue("q").submit("die", 0).result(timeout=60)
+            assert client.queue("q").submit("crunch", 3).result(timeout=60)[0] == 9  # others start in its place
             process.send_signal(signal.SIGTERM)
             _, said = process.communicate(timeout=30)
             assert process.returncode == 0, said
-            assert "1 tasks done" in said
+            assert "2 tasks done, 1 failed" in said
         finally:
             process.kill()
             process.communicate()

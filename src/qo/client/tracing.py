@@ -17,9 +17,14 @@ API = "opentelemetry.trace"
 NO_HEADERS: Mapping[str, str] = {}
 
 
+def is_traced() -> bool:
+    """Whether the application uses OpenTelemetry."""
+    return API in sys.modules
+
+
 def trace_headers() -> Mapping[str, str]:
     """What names the current trace; empty, if there is none."""
-    if API not in sys.modules:
+    if not is_traced():
         return NO_HEADERS
     from opentelemetry import propagate, trace  # noqa: PLC0415 - it is imported already
 
@@ -30,15 +35,9 @@ def trace_headers() -> Mapping[str, str]:
     return headers
 
 
-def _ignore(_: str) -> None: ...
-
-
 @contextlib.contextmanager
 def processing(message: Delivered) -> Iterator[Callable[[str], None]]:
     """A span in the message's trace, while a task runs it. What it gives is to be called with an error."""
-    if API not in sys.modules:
-        yield _ignore
-        return
     from opentelemetry import propagate, trace  # noqa: PLC0415 - it is imported already
 
     about: dict[str, str | int] = {

@@ -58,7 +58,7 @@ class Bench:
         """
         front, drained = self.client.front, Drained()
         with ThreadPoolExecutor(4) as threads:
-            runner = Runner(threads, threads)
+            runner = Runner(threads)
             while True:
                 answer = await front.claim(_want(worker))
                 if isinstance(answer, Claimed):

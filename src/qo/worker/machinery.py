@@ -178,6 +178,11 @@ class Machinery:
             owner=self._owner,
         )
 
+    def _wants(self, messages: int) -> list[Want]:
+        """So many messages, each claim within its limit."""
+        size = self._options.claim_batch_size
+        return [self._want(min(size, messages - start)) for start in range(0, messages, size)]
+
     def _claim_size(self) -> int:
         read_at, memory = self._memory
         now = time.monotonic()
@@ -241,8 +246,7 @@ class Machinery:
             self.pressure.took(each.seconds)
         if not items:
             return
-        then = [] if self._stopping.is_set() else [self._want(min(len(items), self._options.claim_batch_size))]
-        answers, claimed = await self._said(items, then)
+        answers, claimed = await self._said(items, [] if self._stopping.is_set() else self._wants(len(items)))
         for each in known:
             self._drop(at(each.delivered))
         self._note(known, answers)

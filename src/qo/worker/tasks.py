@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, get_type_hints
 
@@ -36,10 +35,15 @@ class Task:
     wants_context: bool
     payload_type: Any
 
+    @property
+    def is_simple(self) -> bool:
+        """It is awaited as it is."""
+        return self.is_async and self.timeout is None and self.concurrency is None
+
     def payload(self, delivered: Delivered) -> Any:
         """The payload as the function wants it. Raises what says what is wrong with it."""
         value = unpacked(delivered.payload, delivered.headers)
-        if self.payload_type in (Any, inspect.Parameter.empty):
+        if value.__class__ is self.payload_type or self.payload_type in (Any, inspect.Parameter.empty):
             return value
         validate = getattr(self.payload_type, "model_validate", None)  # pydantic's way
         if validate is not None:
@@ -87,7 +91,7 @@ class Context:
     message: Delivered
     logger: logging.Logger
     _machinery: Machinery | None
-    _cancelled: threading.Event = field(default_factory=threading.Event)
+    _cancelled: bool = False
 
     @property
     def id(self) -> str:
@@ -101,11 +105,11 @@ class Context:
     @property
     def cancelled(self) -> bool:
         """Whether the task should stop: it was canceled, or its lease was lost. A task in a thread looks here."""
-        return self._cancelled.is_set()
+        return self._cancelled
 
     def give_up(self) -> None:
         """The worker says that it should stop."""
-        self._cancelled.set()
+        self._cancelled = True
 
     def extend(self, length: timedelta) -> None:
         """Hold the message for at least so long from now; the worker does this by itself as long as the task runs."""

@@ -11,8 +11,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -31,7 +31,7 @@ from qo.worker.exposing import exposed
 from qo.worker.gauges import Gauges
 from qo.worker.machinery import At, Finished, Machinery, at
 from qo.worker.options import WorkerRunOptions
-from qo.worker.running import Runner
+from qo.worker.running import Processes, Runner
 from qo.worker.tasks import Context, Task, make_task
 
 log = logging.getLogger("qo.worker")
@@ -155,6 +155,15 @@ class Worker:
         return await connect(self.where, polling=polling, **options).open()  # type: ignore[arg-type]
 
 
+def run_quickly(main: Coroutine[Any, Any, None]) -> None:
+    """On the quickest loop that is installed."""
+    try:
+        from uvloop import run  # noqa: PLC0415 - it need not be there
+    except ImportError:
+        run = asyncio.run  # type: ignore[assignment]
+    run(main)
+
+
 class Run:
     """One run of a worker: the user's side of it."""
 
@@ -178,8 +187,8 @@ class Run:
             ThreadPoolExecutor(options.threads, "qo-task") as threads,
             contextlib.ExitStack() as stack,
         ):
-            processes = ProcessPoolExecutor(options.processes)  # starts none before it is used
-            stack.callback(processes.shutdown, cancel_futures=True)
+            processes = Processes(options.processes)
+            stack.callback(processes.close)
             self._runner = Runner(threads, processes)
             self._take_signals(stack)
             async with exposed(self._gauges.registry, options.metrics_port):
@@ -194,7 +203,7 @@ class Run:
         if isinstance(self._worker.where, Queue):
             await self._machine(self._worker.where.front)
         else:
-            await asyncio.to_thread(asyncio.run, self._machine_apart())
+            await asyncio.to_thread(run_quickly, self._machine_apart())
 
     async def _machine_apart(self) -> None:
         client = await self._worker.connected(self._options.polling)
@@ -236,10 +245,10 @@ class Run:
 
     def _start(self, deliveries: Sequence[Delivered]) -> None:
         assert self._machinery is not None
+        create, running = self._loop.create_task, self._running
         for each in deliveries:
-            context = Context(each, log, self._machinery)
-            task = self._loop.create_task(self._execute(each, context))
-            self._running[at(each)] = task, context
+            context, place = Context(each, log, self._machinery), at(each)
+            running[place] = create(self._execute(each, context, place)), context
 
     def _give_up(self, places: Sequence[At], lost: bool) -> None:
         for place in places:
@@ -252,8 +261,8 @@ class Run:
             context.give_up()
             task.cancel()
 
-    async def _execute(self, delivered: Delivered, context: Context) -> None:
-        place, began, started = at(delivered), time.perf_counter(), datetime.now(UTC)
+    async def _execute(self, delivered: Delivered, context: Context, place: At) -> None:
+        began, started = time.perf_counter(), datetime.now(UTC)
         task = self._worker.tasks[delivered.kind]
         try:
             report = await self._runner.run(task, context)

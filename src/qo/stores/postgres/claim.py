@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 ASK_AT_ONCE = {"ids": None, "wait": timedelta(0), "owner_limited": False, "contended": True, "signal": None}
 """The row of a want that holds nothing, after a lost answer: nobody knows any more when it was to ask again."""
 NO_HEADERS: dict[str, str] = {}
-NOT_PLAIN = (None,) * 7
+NOT_PLAIN = (None,) * 8
 
 
 TIME_CHECK_SECONDS = 0.25
@@ -145,7 +145,7 @@ def is_fresh(engine: PostgresEngine, wants: Sequence[Want]) -> bool:
 
 
 def plain_wants(engine: PostgresEngine, wants: Sequence[Want]) -> Sequence[list[Any] | bool | None]:
-    """Wants that say no more than their queue, group and size, as columns; none, if one of them says more."""
+    """Wants that say no more than their queue, group, size and kinds, as columns; none, if one of them says more."""
     if not all(map(is_plain, wants)):
         return NOT_PLAIN
     return (
@@ -156,17 +156,23 @@ def plain_wants(engine: PostgresEngine, wants: Sequence[Want]) -> Sequence[list[
         [None if want.lease is None else want.lease.total_seconds() for want in wants],
         [want.owner for want in wants],
         is_fresh(engine, wants),
+        [kinds_text(want) for want in wants],
     )
+
+
+def kinds_text(want: Want) -> str | None:
+    return None if want.kinds is None else json.dumps(sorted(want.kinds))
 
 
 def plain_want(engine: PostgresEngine, want: Want) -> tuple[Any, ...]:
     """The one plain want, as values."""
     lease = None if want.lease is None else want.lease.total_seconds()
-    return want.token, want.queues[0], want.group, want.messages, lease, want.owner, is_fresh(engine, [want])
+    fresh = is_fresh(engine, [want])
+    return want.token, want.queues[0], want.group, want.messages, lease, want.owner, fresh, kinds_text(want)
 
 
 def is_plain(want: Want) -> bool:
-    return len(want.queues) == 1 and want.kinds is None and want.key is None and not want.auto_settle
+    return len(want.queues) == 1 and want.key is None and not want.auto_settle
 
 
 def _said(want: Want) -> dict[str, Any]:

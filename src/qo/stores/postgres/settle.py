@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 WORDS: dict[type[Any], str] = {Complete: "complete", Fail: "fail", Release: "release", Bury: "bury"}
 ITEM_BY_ITEM = "items"
 CLAIM_APART = {"signal": "apart"}
-DONE = Complete()
+MICROSECOND = timedelta(microseconds=1)
 ANSWERS = {answer.value: answer for answer in Answer}
 VERDICTS = {verdict.value: verdict for verdict in Verdict}
 
@@ -77,35 +78,45 @@ async def _settle(
     leases = None if again else _only_done(settlements)
     if leases is not None:
         plain = plain_wants(engine, then) if wants else NOT_PLAIN
-        rows = await connection.fetch(engine.sql.settle_done, *_ranges(leases), wants, *plain, engine.now)
+        said = _ranges(leases)
+        rows = await connection.fetch(engine.sql.settle_done, *said, wants, *plain, engine.now)
         if rows[0]["signal"] != ITEM_BY_ITEM:
             return _all_done(settlements, leases, rows[0]["ended"]), rows
     rows = await connection.fetch(engine.sql.settle, *columns_of(settlements), wants, engine.draw, engine.now)
     return answers_from(rows[0], len(settlements), unsure=again), rows
 
 
-Leases = dict[tuple[str, int], list[int]]
-"""Offsets by token and lane."""
+Leases = dict[tuple[str, int], dict[int, datetime | None]]
+"""When each offset was started, by token and lane."""
 
 
 def _only_done(settlements: Sequence[Settlement]) -> Leases | None:
-    """The offsets by lease, if all that is said is that they were completed, each once."""
+    """What was completed, by lease, if nothing else is said, and of each message once."""
     leases: Leases = {}
     for each in settlements:
-        if each.report != DONE or each.started_at is not None:
+        report = each.report
+        if report.__class__ is not Complete or report.result is not None:
             return None
-        leases.setdefault((each.token, each.lane), []).append(each.offset)
-    if any(len(set(offsets)) < len(offsets) for offsets in leases.values()):
-        return None
-    return leases
+        leases.setdefault((each.token, each.lane), {})[each.offset] = each.started_at
+    return leases if sum(map(len, leases.values())) == len(settlements) else None
 
 
-def _ranges(leases: Leases) -> tuple[list[str], list[int], list[str]]:
+def _ranges(leases: Leases) -> tuple[Any, ...]:
+    """By lease: ranges of offsets, the offsets, and when each was started, in microseconds from the first."""
+    base = min((time for lease in leases.values() for time in lease.values() if time is not None), default=None)
+    ordered = [sorted(lease.items()) for lease in leases.values()]
     return (
         [token for token, _ in leases],
         [lane for _, lane in leases],
-        ["{" + ",".join(f"[{first},{last})" for first, last in _parts(sorted(o))) + "}" for o in leases.values()],
+        ["{" + ",".join(f"[{first},{last})" for first, last in _parts([o for o, _ in each])) + "}" for each in ordered],
+        ["{" + ",".join(str(offset) for offset, _ in each) + "}" for each in ordered],
+        [None if base is None else "{" + ",".join(_since(base, time) for _, time in each) + "}" for each in ordered],
+        base,
     )
+
+
+def _since(base: datetime, time: datetime | None) -> str:
+    return "NULL" if time is None else str((time - base) // MICROSECOND)
 
 
 def _parts(offsets: list[int]) -> Iterator[tuple[int, int]]:

@@ -17,10 +17,10 @@ SELECT answer FROM qo.nonces WHERE nonce = $1;
 INSERT INTO qo.nonces (nonce, at, answer) VALUES ($1, coalesce($2, clock_timestamp()), $3);
 
 -- name: claim
-SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8)::qo.plain_wants, $9, $10);
+SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8, $9)::qo.plain_wants, $10, $11);
 
 -- name: claim_one
-SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: claimed
 -- What a token holds: after a claim whose answer was lost.
@@ -31,7 +31,8 @@ SELECT want, wait, owner_limited, contended, signal, (haul).*, numbers, answers,
 FROM qo.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: settle_done
-SELECT want, wait, owner_limited, contended, signal, (haul).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, ROW($5, $6, $7, $8, $9, $10, $11)::qo.plain_wants, $12);
+SELECT want, wait, owner_limited, contended, signal, (haul).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, $5, $6, $7,
+    ROW($8, $9, $10, $11, $12, $13, $14, $15)::qo.plain_wants, $16);
 
 -- name: extend
 SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend($1, $2, $3, $4, $5, $6);

@@ -365,8 +365,8 @@ BEGIN
     IF cardinality(v_finished) > 0 THEN PERFORM qo.to_tidy(v_finished, p_now); END IF;
 END $$;
 
--- The common case, in fewer and simpler steps: wants of one queue each, for messages of any kind, where open lanes alone
--- have something, and of each want at most one. A transaction prepares every expression of a function anew, so that a short
+-- The common case, in fewer and simpler steps: wants of one queue each, where open lanes alone have something, of each want
+-- at most one, and that of a kind that it takes. A transaction prepares every expression of a function anew, so that a short
 -- function is a fast one.
 
 CREATE TYPE qo.plain_wants AS (
@@ -376,7 +376,8 @@ CREATE TYPE qo.plain_wants AS (
     messages integer[],
     leases double precision[],
     owners text[],
-    fresh boolean           -- what time has changed was looked for a moment ago
+    fresh boolean,          -- what time has changed was looked for a moment ago
+    kinds text[]            -- each a JSON list; NULL: all
 );
 
 -- Whether each group's messages are to be had from one open lane, and nothing must be done first. What time has changed is not
@@ -410,7 +411,10 @@ BEGIN
         SELECT g.id INTO v_group FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
         WHERE q.name = p.queues[i] AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND g.name = p.groups[i]
           AND NOT qo.is_unnoted(g.claimed_at, p_now);
-        IF NOT FOUND THEN RETURN NULL; END IF;
+        IF NOT FOUND OR p.kinds[i] IS NOT NULL AND EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed
+                AND k.state = 'ready' AND NOT p.kinds[i]::jsonb ? k.head_kind) THEN
+            RETURN NULL;
+        END IF;
         v_found := v_found || v_group;
     END LOOP;
     RETURN CASE WHEN qo.are_plain(p.queues, v_found, p.fresh, p_now) THEN v_found END;
@@ -478,8 +482,8 @@ BEGIN
     r.owner_limited := false;
     FOR i IN 1..cardinality(p_groups) LOOP
         -- One that became ready after the others were locked is not ours yet.
-        SELECT * INTO c FROM qo.cursors k WHERE k.group_id = p_groups[i] AND NOT k.keyed AND k.state = 'ready' ORDER BY k.id LIMIT 1
-        FOR UPDATE SKIP LOCKED;
+        SELECT * INTO c FROM qo.cursors k WHERE k.group_id = p_groups[i] AND NOT k.keyed AND k.state = 'ready'
+            AND (p.kinds[i] IS NULL OR p.kinds[i]::jsonb ? k.head_kind) ORDER BY k.id LIMIT 1 FOR UPDATE SKIP LOCKED;
         h := NULL;
         IF FOUND THEN
             IF v_queue IS DISTINCT FROM p.queues[i] THEN
@@ -499,7 +503,7 @@ END $$;
 
 -- Claim for one plain want.
 CREATE FUNCTION qo.claim_one(p_wants jsonb, p_token text, p_queue text, p_group text, p_messages integer, p_lease double precision,
-                             p_owner text, p_fresh boolean, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+                             p_owner text, p_fresh boolean, p_kinds text, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     r qo.served;
@@ -512,7 +516,8 @@ BEGIN
     WHERE q.name = p_queue AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND g.name = p_group
       AND NOT qo.is_unnoted(g.claimed_at, v_now);
     IF FOUND AND qo.are_plain(ARRAY[p_queue], ARRAY[v_group], p_fresh, v_now) THEN
-        SELECT * INTO c FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed AND k.state = 'ready' ORDER BY k.id LIMIT 1 FOR UPDATE;
+        SELECT * INTO c FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed AND k.state = 'ready'
+            AND (p_kinds IS NULL OR p_kinds::jsonb ? k.head_kind) ORDER BY k.id LIMIT 1 FOR UPDATE;
         IF FOUND THEN
             r.haul := qo.take_plain(c, p_queue, p_token, p_messages, v_lease, p_owner, coalesce(p_now, clock_timestamp()));
             IF (r.haul).ids IS NOT NULL THEN

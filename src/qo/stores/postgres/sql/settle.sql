@@ -357,9 +357,10 @@ BEGIN
     END IF;
 END $$;
 
--- The common case of `settle`: all is completed, with no more to say of it, as ranges by lease; of a keyed lane its whole
--- run. Signal 'items': it is not that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
-CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_wants jsonb, p_plain qo.plain_wants, p_now timestamptz)
+-- The common case of `settle`: all is completed, and has no result, as ranges by lease; of a keyed lane its whole run. When
+-- each message was started may be said, in microseconds from `p_base`: lists of offsets and of these, by lease. Signal 'items': it is not that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
+CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_offsets text[], p_starts text[],
+                               p_base timestamptz, p_wants jsonb, p_plain qo.plain_wants, p_now timestamptz)
 RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -431,9 +432,11 @@ BEGIN
     END IF;
     IF true = ANY (v_recorded) THEN
         INSERT INTO qo.outcomes (lane_id, "offset", finished_at, state, attempt, owner, started_at)
-        SELECT i.lane, o, v_now, 'succeeded', CASE WHEN o = i.head THEN i.attempts + 1 ELSE 1 END, i.owner, (i.started ->> o::text)::timestamptz
-        FROM unnest(p_lanes, p_done, v_recorded, v_attempts, v_owners, v_started, v_froms) AS i (lane, done, recorded, attempts, owner, started, head)
-        CROSS JOIN LATERAL unnest(i.done) part CROSS JOIN LATERAL generate_series(lower(part), upper(part) - 1) o WHERE i.recorded
+        SELECT i.lane, o.o, v_now, 'succeeded', CASE WHEN o.o = i.head THEN i.attempts + 1 ELSE 1 END, i.owner,
+               coalesce(p_base + o.began * interval '1 microsecond', (i.started ->> o.o::text)::timestamptz)
+        FROM unnest(p_lanes, p_offsets, p_starts, v_recorded, v_attempts, v_owners, v_started, v_froms)
+            AS i (lane, offsets, starts, recorded, attempts, owner, started, head)
+        CROSS JOIN LATERAL unnest(i.offsets::bigint[], i.starts::bigint[]) AS o (o, began) WHERE i.recorded
         ON CONFLICT (lane_id, "offset", finished_at) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
             reason = NULL, error = NULL, result = NULL, owner = excluded.owner, started_at = excluded.started_at;
     END IF;
