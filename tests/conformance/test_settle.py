@@ -6,9 +6,23 @@ from datetime import timedelta
 
 import pytest
 
-from qo.core.lease import Claimed, Complete, Done, Extended, Fail, LeaseToken, Lost, Settlement, Undone, Unit, Verdict
+from qo.core.lease import (
+    Claimed,
+    Complete,
+    Done,
+    Extended,
+    Fail,
+    LeaseToken,
+    Lost,
+    Nothing,
+    Settlement,
+    Undone,
+    Unit,
+    Verdict,
+)
 from qo.core.message import Dedupe, Stored
 from qo.core.retry import RetryPolicy
+from qo.testing.clock import START
 from tests.conformance.saying import (
     ORDERS,
     answers,
@@ -291,3 +305,37 @@ async def test_a_failure_that_is_free_uses_no_attempt(store, clock, key):
     [held] = await claim(store)
     [answer] = await settle(store, failed(held))
     assert answer.verdict is Verdict.BURIED
+
+
+async def test_when_each_was_started_is_kept_with_its_outcome(store, clock):
+    """Of many that are completed in one call, some in keyed lanes, some of which nobody says when."""
+    pushed = messages(4, kind="a") + messages(2, kind="a", key="k")
+    await store.push(pushed)
+    taken = [*await claim(store, kinds=frozenset({"a", "b"})), *await claim(store, messages=1)]
+    clock.move(seconds=5)
+    started = {each.id: START + timedelta(seconds=1, microseconds=number) for number, each in enumerate(taken)}
+    del started[taken[0].id]
+    said = await settle(store, *(say(each, Complete(), started_at=started.get(each.id)) for each in taken))
+    assert {each.answer.value for each in said} == {"settled"}
+    jobs = await store.jobs([each.id for each in taken])
+    assert [each.started_at for each in jobs] == [started.get(each.id) for each in taken]
+    assert {(each.state.value, each.attempt) for each in jobs} == {("succeeded", 1)}
+
+
+async def test_a_message_that_is_settled_twice_in_one_call_is_repeated(store):
+    await store.push(messages(2, kind="a"))
+    first, second = await claim(store, kinds=frozenset({"a"}))
+    said = await settle(store, done(first), done(second), done(first))
+    assert [each.answer.value for each in said] == ["settled", "settled", "repeated"]
+
+
+async def test_claiming_on_takes_the_kinds_that_it_names(store):
+    """Though a lane of another kind is the only one that has something, or becomes ready beside it."""
+    await store.push(messages(3, kind="a"))
+    [first] = await claim(store, messages=1, kinds=frozenset({"a"}))
+    await store.push([message(kind="b"), message(kind="b", key="k")])
+    _, [answer] = await store.settle([done(first)], [want(messages=9, kinds=frozenset({"a"}))])
+    assert [each.kind for each in answer.deliveries] == ["a", "a"]
+    _, [answer] = await store.settle(list(map(done, answer.deliveries)), [want(messages=9, kinds=frozenset({"a"}))])
+    assert isinstance(answer, Nothing)
+    assert {each.kind for each in await claim(store, kinds=frozenset({"b", 'a "quoted" \\ one'}))} == {"b"}
