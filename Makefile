@@ -29,6 +29,7 @@ bench: $(READY)          ## ratios against peers and limits, from one run
 	$(BIN)/python -m benchmarks.postgres
 	$(BIN)/python -m benchmarks.http
 	$(BIN)/python -m benchmarks.queen
+	$(BIN)/python -m benchmarks.worker
 
 clean:
 	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

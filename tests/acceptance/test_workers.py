@@ -221,3 +221,29 @@ async def killed_now_and_then(shop: Shop) -> list[str]:
             await job.result(timeout=120)
     assert any(line.startswith("killed") for line in shop.lines())
     return runs.problems(shop.lines(), {f"w{key}": number for key in range(5)})
+
+
+async def test_a_worker_whose_server_dies_is_known_to_live_at_the_next(tmp_path, database):
+    store = f"{database.url}&schema={new_schema()}"
+    with contextlib.ExitStack() as stack:
+        one, two = (
+            stack.enter_context(Serving(tmp_path, "--store", store, name=f"server {number}")) for number in (1, 2)
+        )
+        shop = Shop(tmp_path, f"{one.url},{two.url}")
+        stack.callback(shop.close)
+        shop.start()
+        async with qo.connect(two.url) as client:
+
+            async def are(*states: str) -> None:
+                async with asyncio.timeout(90):
+                    while tuple(each.state.value for each in await client.workers()) != states:
+                        await asyncio.sleep(0.05)
+
+            await are("alive")
+            one.process.kill()
+            one.process.wait()
+            await client.queue("q").push(1, kind="short")
+            await shop.until("ran", 1)
+            await are("alive")
+            shop.processes[0].terminate()
+            await are()

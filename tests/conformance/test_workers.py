@@ -102,7 +102,15 @@ async def test_nothing_that_a_paused_queue_has_is_unserved_or_demanded(store, cl
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"id": ""}, "id"), ({"queues": ("",)}, "queues"), ({"available_capacity": 11}, "available_capacity")],
+    [
+        ({"id": ""}, "id"),
+        ({"id": "a\0"}, "id"),
+        ({"host": "a\0"}, "host"),
+        ({"queues": ("",)}, "queues"),
+        ({"kinds": ("k",) * 1001}, "kinds"),
+        ({"memory_usage": 1.5}, "memory_usage"),
+        ({"available_capacity": 11}, "available_capacity"),
+    ],
 )
 def test_what_a_worker_cannot_say_is_refused(options, field):
     with pytest.raises(Invalid, match=field):

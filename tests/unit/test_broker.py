@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -704,3 +705,35 @@ async def test_a_line_counts_and_keeps_its_order():
         line.remove(waiter)
     assert len(line) == 0
     assert list(line) == []
+
+
+@pytest.mark.parametrize("path", [":memory:", "file"])
+async def test_who_waits_for_demand_is_answered_in_time_and_asks_seldom(path, tmp_path, clock):
+    engine = await SqliteEngine.open(str(tmp_path / "qo.db") if path == "file" else path, clock=clock.now)
+    looks = 0
+    look = engine.demand
+
+    async def counted(*wish: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await look(*wish)
+
+    engine.demand = counted  # type: ignore[method-assign,assignment]
+    broker = Broker(engine, clock=clock)
+    waiting = asyncio.create_task(broker.demand_or_wait(["q"], "default", None, clock.now() + timedelta(seconds=5)))
+    await settled()
+    clock.move(seconds=5)
+    assert (await asyncio.wait_for(waiting, 30)).depth == 0
+    assert looks <= 3 if path == "file" else looks == 1
+    again = asyncio.create_task(broker.demand_or_wait(["q"], "default", None, clock.now() + timedelta(seconds=5)))
+    await settled()
+    if path != "file":
+        assert looks == 1, "that there is nothing is remembered"
+    await broker.push([message("q")])
+    for _ in range(100):
+        await settled()
+        clock.move(seconds=0.1)
+        if again.done():
+            break
+    assert (await asyncio.wait_for(again, 30)).depth == 1
+    await broker.close()

@@ -81,7 +81,7 @@ async def test_scaling_says_what_there_is_to_do_and_waits_for_it():
 
 @pytest.mark.parametrize(
     ("query", "field"),
-    [("min=9&max=3", "workers.max_count"), ("queue=", "queue"), ("kind=%20", "kind"), ("qeue=q", "qeue")],
+    [("min=9&max=3", "max"), ("queue=", "queue"), ("kind=%20", "kind"), ("qeue=q", "qeue")],
 )
 async def test_a_wrong_question_about_scaling_is_named(query, field):
     async with at_a_server() as (_, client):

@@ -225,7 +225,7 @@ async def test_wants_that_come_together_take_nothing_from_a_cursor_that_another_
 
 
 SERVE_PLAIN = """
-SELECT (haul).*, wait FROM qo.serve_plain($1, ROW($2, $3, $4, $5, $6, $7, $8, $9)::qo.plain_wants,
+SELECT (haul).*, wait FROM qo.serve_plain($1, ROW($2, $3, $4, $5, $6, $7, $8, $9)::qo.plain_claims,
     ARRAY(SELECT default_group_id FROM qo.queues), clock_timestamp())
 """
 

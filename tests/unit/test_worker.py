@@ -422,12 +422,14 @@ def _free_port() -> int:
 
 def test_cpu_tasks_run_in_processes(tmp_path):
     (tmp_path / "app.py").write_text(
-        "import os, qo\n"
+        "import os, qo, time\n"
         f"worker = qo.Worker('sqlite:///{tmp_path}/qo.db', queues='q')\n"
         "@worker.task(cpu=True)\n"
         "def crunch(number): return [number * number, os.getpid()]\n"
         "@worker.task(cpu=True, retry=qo.RetryPolicy(attempts=1))\n"
         "def die(_): os._exit(1)\n"
+        "@worker.task(cpu=True)\n"
+        "def nap(seconds): time.sleep(seconds)\n"
     )
     import os
     import signal
@@ -437,7 +439,11 @@ def test_cpu_tasks_run_in_processes(tmp_path):
     with qo.connect(f"sqlite:///{tmp_path}/qo.db") as client:
         job = client.queue("q").submit("crunch", 12)
         process = subprocess.Popen(
-            [sys.executable, "-m", "qo.cli.main", "work", "app:worker"], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", "qo.cli.main", "work", "app:worker"],
+            cwd=tmp_path,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         try:
             result = job.result(timeout=60)
@@ -445,11 +451,19 @@ def test_cpu_tasks_run_in_processes(tmp_path):
             assert result[1] not in (process.pid, os.getpid())
             with pytest.raises(qo.JobFailed, match="terminated abruptly"):
                 client.queue("q").submit("die", 0).result(timeout=60)
-            assert client.queue("q").submit("crunch", 3).result(timeout=60)[0] == 9  # others start in its place
-            process.send_signal(signal.SIGTERM)
+            beside = [client.queue("q").submit(each, 3) for each in ("die", *["crunch"] * 6)][1:]
+            assert [job.result(timeout=60)[0] for job in beside] == [9] * 6  # others start in its place
+            assert {job.info().attempt for job in beside} == {1}, "they pay nothing for it"
+            job = client.queue("q").submit("nap", 1)
+            while job.status() == "queued":
+                time.sleep(0.01)
+            time.sleep(0.3)
+            os.killpg(process.pid, signal.SIGINT)  # as a terminal does
             _, said = process.communicate(timeout=30)
             assert process.returncode == 0, said
-            assert "2 tasks done, 1 failed" in said
+            assert "8 tasks done, 2 failed" in said
+            assert "KeyboardInterrupt" not in said
+            assert job.status() == "succeeded", "it was let finish"
         finally:
             process.kill()
             process.communicate()

@@ -47,13 +47,11 @@ class Demands:
             while True:
                 news.clear()
                 demand = self._remembered(wish) or await self._ask(wish)
-                if demand.depth or self._closed:
+                if demand.depth or self._closed or (until is not None and self._clock.now() >= until):
                     return demand
                 await self._sleep(news, min((each for each in (until, demand.next_at) if each), default=None))
-                if until is not None and self._clock.now() >= until and (known := self._remembered(wish)):
-                    return known
-                if until is None or self._clock.now() + LOOK_REST < until:
-                    await self._sleep(asyncio.Event(), self._clock.now() + LOOK_REST)
+                rest = self._clock.now() + LOOK_REST
+                await self._sleep(asyncio.Event(), rest if until is None else min(rest, until))
         finally:
             del self._waiting[news]
 

@@ -131,15 +131,15 @@ class Configuration:
         A bound that is said moves one that is not.
         """
         names = [each.name for each in dataclasses.fields(ScalingSettings)]
-        if all(self.values[f"workers.{name}"].source == "default" for name in COUNTS):
-            return None
         given = {name: self[f"workers.{name}"] for name in names}
         least, most = COUNTS
         if self.values[f"workers.{most}"].source == "default":
             given[most] = max(given[most], given[least])
         if self.values[f"workers.{least}"].source == "default":
             given[least] = min(given[least], given[most])
-        return ScalingSettings(**given)
+        settings = ScalingSettings(**given)
+        is_said = any(self.values[f"workers.{name}"].source != "default" for name in COUNTS)
+        return settings if is_said else None
 
     def server_settings(self) -> ServerSettings:
         """The settings of a server, checked as a whole."""

@@ -6,12 +6,16 @@ import argparse
 import asyncio
 import importlib
 import logging
+import os
 import signal
 import sys
+import traceback
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-from qo.cli.configuration import Configuration, read_configuration, work_kinds
+import qo
+from qo.cli.configuration import TOKEN_VARIABLE, Configuration, read_configuration, token_of, work_kinds
 from qo.client.queue import Queue
 from qo.core.errors import Invalid
 from qo.core.names import DEFAULT_QUEUE
@@ -24,6 +28,7 @@ from qo.worker.exposing import exposed
 from qo.worker.options import CLAIM_BATCH_SIZE, GRACE_SECONDS, MAX_CONCURRENT_TASKS, WorkerRunOptions
 from qo.worker.worker import Worker
 
+LOG_FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 LEASE = DEFAULT_LEASE.total_seconds()
 
 
@@ -43,6 +48,7 @@ def add_to(commands: Any) -> None:
     )
     command.add_argument("--config", metavar="FILE", help="the configuration (default qo.toml, if there is one)")
     command.add_argument("--store", metavar="URL", help="a store or a server, instead of the worker's own")
+    command.add_argument("--token", help="the token for a server (default: the variable QO_TOKEN)")
     command.add_argument("--queue", action="append", help="take from this queue; may be given several times")
     command.add_argument("--concurrency", type=int, help=f"tasks at once (default {MAX_CONCURRENT_TASKS})")
     command.add_argument("--batch", type=int, help=f"messages in one claim (default {CLAIM_BATCH_SIZE})")
@@ -60,7 +66,7 @@ def add_to(commands: Any) -> None:
 
 
 def _work(given: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
     flags = {
         "worker.max_concurrent_tasks": given.concurrency,
         "worker.claim_batch_size": given.batch,
@@ -94,6 +100,8 @@ async def _manage(
 ) -> int:
     if isinstance(worker.where, Queue):
         raise Invalid("worker", "has a client's queue; to be managed it needs a store's or a server's URL")
+    if given.token is not None:
+        os.environ[TOKEN_VARIABLE] = given.token  # for the workers; others may read a command line
     client = await worker.connected(options.polling)
     try:
         manager = Manager(
@@ -130,7 +138,9 @@ def _passed_on(given: argparse.Namespace) -> list[str]:
 
 
 def _chosen(given: argparse.Namespace, configuration: Configuration) -> Worker:
-    if given.catalog == (given.worker is not None):
+    if given.catalog and given.worker is not None:
+        raise Invalid("worker", "name a worker or say --catalog, not both")
+    if not given.catalog and given.worker is None:
         raise Invalid("worker", "name a worker as MODULE:NAME, or say --catalog")
     if given.catalog:
         kinds = read_kinds(work_kinds(given.config))
@@ -138,6 +148,7 @@ def _chosen(given: argparse.Namespace, configuration: Configuration) -> Worker:
     worker = find(given.worker)
     if given.store is not None:
         worker.where = given.store
+    worker.use(token=token_of(given.token), encryption_key=configuration["encryption.key"])
     if given.queue:
         worker.queues = tuple(given.queue)
     return worker
@@ -153,8 +164,18 @@ def find(text: str) -> Worker:
         found = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
-            raise
+            raise _told(module, error) from None
         raise Invalid("worker", f"there is no module '{module}' here") from None
+    except Exception as error:  # noqa: BLE001 - a user's module may raise anything
+        raise _told(module, error) from None
     if not isinstance(found, Worker):
         raise Invalid("worker", f"'{name}' in '{module}' is not a qo.Worker")
     return found
+
+
+def _told(module: str, error: Exception) -> Invalid:
+    """What went wrong in the user's module, from where it begins."""
+    told = traceback.TracebackException.from_exception(error)
+    own = (str(Path(qo.__file__).parent), "<frozen importlib", importlib.__file__)
+    told.stack = traceback.StackSummary.from_list([each for each in told.stack if not each.filename.startswith(own)])
+    return Invalid("worker", f"module '{module}' could not be imported:\n{''.join(told.format()).rstrip()}")

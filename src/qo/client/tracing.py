@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from qo.core.lease import Delivered
 from qo.core.message import id_text
@@ -57,4 +58,20 @@ def processing(message: Delivered) -> Iterator[Callable[[str], None]]:
         kind=trace.SpanKind.CONSUMER,
         attributes=about,
     ) as span:
-        yield lambda error: span.set_status(trace.Status(trace.StatusCode.ERROR, error))
+
+        def failed(error: str) -> None:
+            span.add_event("exception", {"exception.message": error})
+            span.set_status(trace.Status(trace.StatusCode.ERROR, error))
+
+        yield failed
+
+
+def in_trace(headers: Mapping[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function, in another process, in the trace that these headers name."""
+    from opentelemetry import context, propagate  # noqa: PLC0415 - whoever has called uses it
+
+    token = context.attach(propagate.extract(headers))
+    try:
+        return function(*arguments)
+    finally:
+        context.detach(token)

@@ -72,7 +72,12 @@ class ScalingSettings:
     def __post_init__(self) -> None:
         checks = (
             ("default_count", self.default_count >= 0, "must not be negative"),
-            ("max_count", self.max_count >= max(1, self.default_count), "must be at least 1, and default_count"),
+            ("max_count", self.max_count >= 1, "must be at least 1"),
+            (
+                "max_count",
+                self.max_count >= self.default_count,
+                f"must be at least default_count (--min), {self.default_count}",
+            ),
             ("poll_interval_ms", self.poll_interval_ms >= 0, "must not be negative"),
             ("lease_timeout_seconds", self.lease_timeout_seconds > 0, "must be greater than 0"),
             ("scale_interval_ms", self.scale_interval_ms > 0, "must be greater than 0"),

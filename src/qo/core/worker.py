@@ -18,7 +18,7 @@ SILENT_AFTER = timedelta(seconds=60)
 FORGET_AFTER = timedelta(days=1)
 """Workers that are gone are listed for so long."""
 WORKERS_LIMIT = 1000
-WORKER_ID_LIMIT = 200
+NAMES_LIMIT = 1000
 
 
 class WorkerState(StrEnum):
@@ -45,13 +45,15 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
     pressure: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.id) <= WORKER_ID_LIMIT:
-            raise Invalid("id", f"must have 1 to {WORKER_ID_LIMIT} characters")
-        for name in self.queues:
-            checked_name("queues", name)
-        for name in self.kinds:
-            checked_name("kinds", name)
-        checked_name("group", self.group)
+        for field in ("id", "group", "host"):
+            checked_name(field, getattr(self, field))
+        for field in ("queues", "kinds", "pressure"):
+            if len(getattr(self, field)) > NAMES_LIMIT:
+                raise Invalid(field, f"must have at most {NAMES_LIMIT} names")
+            for name in getattr(self, field):
+                checked_name(field, name)
+        if not 0 <= self.memory_usage <= 1:
+            raise Invalid("memory_usage", f"must be a share from 0 to 1, not {self.memory_usage}")
         if not 0 <= self.available_capacity <= self.max_capacity:
             raise Invalid("available_capacity", f"must be from 0 to max_capacity, {self.max_capacity}")
 

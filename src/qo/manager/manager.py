@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from qo.client.front import Front
 from qo.core.errors import QoError
 from qo.core.scaling import Demand, Scaler, ScalingSettings
+from qo.manager.managed import REPORT_SECONDS
 from qo.manager.processes import Child
 from qo.metrics.registry import Registry
 
@@ -94,7 +95,7 @@ class Manager:
             if before is not None and before.depth:
                 await self._rest(self._settings.scale_interval_ms / 1000)
                 return await self._front.inspect.demand(self._queues, self._group, self._kinds)
-            return await self._await_demand(None if before is None else self._next_decision())
+            return await self._await_demand(self._next_decision())
         except QoError as error:
             log.warning("could not see what there is to do: %s", error)
             await self._rest(FIRST_REST_SECONDS)
@@ -138,7 +139,7 @@ class Manager:
             )  # fmt: skip
             self._wanted = wanted
         for child in sorted(self.working, key=lambda each: (each.running, -each.began))[: max(0, there - wanted)]:
-            child.stop()
+            self._stop(child)
         await self._start_missing()
 
     @property
@@ -151,7 +152,12 @@ class Manager:
         if time.monotonic() < self._not_before:
             return
         for _ in range(self._missing):
-            child = await Child.start(self._command)
+            try:
+                child = await Child.start(self._command)
+            except OSError as error:
+                self._not_before = time.monotonic() + LONGEST_REST_SECONDS
+                log.warning("could not start a worker: %s; trying again in %g s", error, LONGEST_REST_SECONDS)
+                return
             self._children[child.pid] = child
             watch = asyncio.create_task(self._watch(child))
             self._watching.add(watch)
@@ -177,6 +183,8 @@ class Manager:
 
     def _note_rate(self) -> None:
         finished, now = self._finished, time.monotonic()
+        if now - self._noted_at < 2 * REPORT_SECONDS:
+            return  # workers report less often than that
         self._scaler.finished(finished - self._noted, len(self.working), now - self._noted_at)
         self._noted, self._noted_at = finished, now
 
@@ -184,15 +192,19 @@ class Manager:
     def _finished(self) -> int:
         return self._finished_before + sum(each.finished for each in self._children.values())
 
+    def _stop(self, child: Child) -> None:
+        child.stop()
+        asyncio.get_running_loop().call_later(self._grace_seconds + KILL_AFTER_SECONDS, self._kill, child)
+
+    def _kill(self, child: Child) -> None:
+        if self._children.get(child.pid) is child:
+            log.warning("worker %d does not stop: killed; what it held comes back when its leases end", child.pid)
+            child.kill()
+
     async def _stop_all(self) -> None:
         for child in self.working:
-            child.stop()
-        if self._watching:
-            _, late = await asyncio.wait(self._watching, timeout=self._grace_seconds + KILL_AFTER_SECONDS)
-            for child in list(self._children.values()) if late else ():
-                log.warning("worker %d does not stop: killed; what it held comes back when its leases end", child.pid)
-                child.kill()
-            await asyncio.gather(*self._watching)
+            self._stop(child)
+        await asyncio.gather(*self._watching)
 
     def _show(self) -> None:
         show = self.metrics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import socket
 import time
@@ -28,13 +29,17 @@ class Child:
     async def start(cls, command: Sequence[str]) -> Self:
         ours, theirs = socket.socketpair()
         with theirs:
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                SOCKET_OPTION,
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+            try:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    SOCKET_OPTION,
+                    str(theirs.fileno()),
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
+                )
+            except OSError:
+                ours.close()
+                raise
         reader, writer = await asyncio.open_connection(sock=ours)
         child = cls(process, asyncio.create_task(asyncio.sleep(0)))
         child._hearing = asyncio.create_task(child._hear(reader, writer))
@@ -57,7 +62,9 @@ class Child:
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._signal(signal.SIGKILL)
+        """With the processes that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
 
     def _signal(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from qo.core.errors import QoError
+from qo.core.errors import QoError, Throttled
 from qo.core.worker import Beat
 from qo.stores.store import Workers
 
@@ -18,6 +18,8 @@ log = logging.getLogger("qo.server")
 HOLD_SECONDS = 60.0
 KNOWN_LIMIT = 10_000
 """More owners than this are not looked after."""
+ASK_TIMES = 2
+"""An owner that nobody knew at its first claim may have been about to register."""
 
 
 @dataclass(slots=True)
@@ -26,6 +28,7 @@ class Owner:
 
     registered: bool = False
     parked: int = 0
+    asked: int = 0
     seen: float = 0.0
 
 
@@ -35,12 +38,14 @@ class Keeper:
         self._owners: dict[str, Owner] = {}
         self._sweep: asyncio.Task[None] | None = None
         self._adopting: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     async def beat(self, beat: Beat) -> bool:
         owner = self._owner(beat.id)
+        if owner is None:
+            raise Throttled(f"{len(self._owners)} workers and consumers are known here already")
         kept = await self._workers.beat([beat])
-        if owner is not None:
-            owner.registered = True
+        owner.registered = True
         return kept
 
     async def leave(self, id: str) -> None:
@@ -50,12 +55,12 @@ class Keeper:
     @contextlib.contextmanager
     def parked(self, id: str | None) -> Iterator[None]:
         """A claim of this owner waits here."""
-        known = id in self._owners
-        owner = None if id is None else self._owner(id)
+        owner = None if id is None or self._closed else self._owner(id)
         if id is None or owner is None:
             yield
             return
-        if not known:  # a worker may have registered at another server
+        if not owner.registered and owner.asked < ASK_TIMES:  # a worker may have registered at another server
+            owner.asked += 1
             task = asyncio.create_task(self._adopt(id, owner))
             self._adopting.add(task)
             task.add_done_callback(self._adopting.discard)
@@ -67,6 +72,7 @@ class Keeper:
             owner.seen = time.monotonic()
 
     async def close(self) -> None:
+        self._closed = True
         tasks = [*self._adopting, *([self._sweep] if self._sweep else ())]
         for task in tasks:
             task.cancel()

@@ -38,6 +38,10 @@ class WorkKind:
     attempt: int = 3
 
     def __post_init__(self) -> None:
+        for name, wanted in (("duration_ms", int | float), ("outcome", str), ("retryable", bool), ("attempt", int)):
+            value = getattr(self, name)
+            if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
+                raise Invalid(name, f"must not be of type {type(value).__name__}")
         if not self.duration_ms >= 0:
             raise Invalid("duration_ms", f"must not be negative, not {self.duration_ms}")
         if self.outcome not in OUTCOMES:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from qo.core.errors import Invalid
 from qo.metrics.registry import Registry, prometheus_text
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
@@ -27,6 +28,9 @@ async def exposed(registry: Registry, port: int | None) -> AsyncIterator[None]:
                 await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(answer, "127.0.0.1", port)
+    try:
+        server = await asyncio.start_server(answer, "127.0.0.1", port)
+    except OSError as error:
+        raise Invalid("metrics_port", f"cannot be served on port {port}: {error.strerror or error}") from None
     async with server:
         yield

@@ -53,9 +53,10 @@ class Gauges:
         self._sizes.observe(count)
 
     def settled(self, report: Report, seconds: float) -> None:
-        self._completed.add(1, OUTCOMES.get(type(report), "released"))
+        snoozed = isinstance(report, Fail) and report.free
+        self._completed.add(1, "snoozed" if snoozed else OUTCOMES.get(type(report), "released"))
         self._seconds.observe(seconds)
         if isinstance(report, Complete):
             self.succeeded += 1
-        else:
+        elif not snoozed:
             self.failed += 1

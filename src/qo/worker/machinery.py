@@ -41,6 +41,8 @@ log = logging.getLogger("qo.worker")
 
 EXTEND_AFTER = 3
 """Leases are extended when a third of them is over."""
+BEAT_SECONDS = 20.0
+"""A worker that holds something says how it is at least this often."""
 SETTLE_LIMIT = 1000
 MEMORY_SECONDS = 1.0
 FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.1, 10.0
@@ -297,7 +299,7 @@ class Machinery:
         """
         vouched_for, busy = await self._beat(), False
         while True:
-            await asyncio.sleep(self._third)
+            await asyncio.sleep(min(self._third, BEAT_SECONDS))
             if self._held or busy or not vouched_for:
                 busy = bool(self._held)
                 vouched_for = await self._beat()
@@ -322,7 +324,7 @@ class Machinery:
             started_at=self._began,
             max_capacity=slots,
             available_capacity=max(0, slots - len(self._held)),
-            memory_usage=round(memory_usage(), 4),
+            memory_usage=round(min(max(memory_usage(), 0.0), 1.0), 4),
             pressure=self.pressure.reasons,
         )
 

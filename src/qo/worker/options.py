@@ -57,5 +57,7 @@ class WorkerRunOptions:
             raise Invalid("lease", "must be greater than 0")
         if self.grace_seconds < 0:
             raise Invalid("grace_seconds", "must not be negative")
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
+            raise Invalid("metrics_port", f"must be from 0 to 65535, not {self.metrics_port}")
         if not 0 < self.memory_limit <= 1:
             raise Invalid("memory_limit", f"must be above 0 and at most 1, not {self.memory_limit}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
+import signal
 from collections.abc import Callable
 from concurrent.futures import Executor, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,7 +18,7 @@ import msgspec
 
 from qo.client.delivery import describe
 from qo.client.payload import result_bytes
-from qo.client.tracing import is_traced, processing
+from qo.client.tracing import in_trace, is_traced, processing, trace_headers
 from qo.core.lease import Bury, Complete, Fail, Report
 from qo.worker.errors import PermanentError, RetryableError, Snooze
 from qo.worker.tasks import Context, Task
@@ -29,27 +30,56 @@ class Processes:
     """A pool of processes that starts when it is used, and anew after one of them died.
 
     They are not forked from here, where threads run: a lock that one of them holds would be held in the copy for ever.
+    Whatever ran beside one that died is tried again, alone: whose process then dies was the cause.
     """
 
     def __init__(self, count: int | None) -> None:
         self._count = count
         self._pool: ProcessPoolExecutor | None = None
+        self._alone = asyncio.Lock()
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        if self._pool is None:
-            self._pool = ProcessPoolExecutor(self._count, multiprocessing.get_context("forkserver"))
-        pool = self._pool
+        pool = self._pool = self._pool or _pool(self._count)
         try:
-            return await asyncio.get_running_loop().run_in_executor(pool, partial(function, *arguments))
+            return await _run_in(pool, function, *arguments)
         except BrokenProcessPool:
             if pool is self._pool:
                 self.close()
-            raise
+        async with self._alone:
+            pool = _pool(1)
+            try:
+                return await _run_in(pool, function, *arguments)
+            finally:
+                _end(pool)
 
     def close(self) -> None:
         pool, self._pool = self._pool, None
         if pool is not None:
-            pool.shutdown(wait=False, cancel_futures=True)
+            _end(pool)
+
+
+def _pool(count: int | None) -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(count, multiprocessing.get_context("forkserver"), initializer=_leave_signals_alone)
+
+
+def _leave_signals_alone() -> None:
+    """A terminal sends its signals to all processes; the worker decides when these end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+async def _run_in(pool: Executor, function: Callable[..., Any], *arguments: Any) -> Any:
+    call = (
+        partial(function, *arguments) if not is_traced() else partial(in_trace, trace_headers(), function, *arguments)
+    )
+    return await asyncio.get_running_loop().run_in_executor(pool, call)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    """Now: what still runs is given back already."""
+    processes = list((pool._processes or {}).values())  # noqa: SLF001 - from 3.14 on there is kill_workers
+    pool.shutdown(wait=False, cancel_futures=True)
+    for each in processes:
+        each.kill()
 
 
 class Runner:
@@ -66,8 +96,8 @@ class Runner:
             return await self._run(task, context)
         with processing(context.message) as failed:
             report = await self._run(task, context)
-            if isinstance(report, Fail | Bury):
-                failed(report.error)
+            if is_failure(report):
+                failed(getattr(report, "error", ""))
             return report
 
     async def _run(self, task: Task, context: Context) -> Report:
@@ -84,6 +114,7 @@ class Runner:
             async with self._limits.setdefault(task.name, asyncio.Semaphore(task.concurrency)):
                 return _completed(await self._call(task, payload, context))
         except Exception as error:  # noqa: BLE001 - a user's task may raise anything
+            _log_failure(error, task, context)
             return report_of(error, task, context.attempt)
 
     async def _call(self, task: Task, payload: Any, context: Context) -> Any:
@@ -106,8 +137,25 @@ class Runner:
 DONE = Complete()
 
 
+def is_failure(report: Report) -> bool:
+    """Not a success, and not put off."""
+    return isinstance(report, Bury) or (isinstance(report, Fail) and not report.free)
+
+
 def _completed(result: Any) -> Complete:
     return DONE if result is None else Complete(result_bytes(result))
+
+
+def _log_failure(error: Exception, task: Task, context: Context) -> None:
+    """With its trace, unless the task said that it would fail."""
+    if isinstance(error, Snooze):
+        log.debug("task '%s' snoozed, message %s: %s", task.name, context.id, error)
+        return
+    meant = isinstance(error, RetryableError | PermanentError)
+    log.warning(
+        "task '%s' failed, message %s, attempt %d: %s", task.name, context.id, context.attempt, describe(error),
+        exc_info=None if meant else error,
+    )  # fmt: skip
 
 
 def report_of(error: BaseException, task: Task, attempt: int) -> Report:

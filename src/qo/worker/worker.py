@@ -31,7 +31,7 @@ from qo.worker.exposing import exposed
 from qo.worker.gauges import Gauges
 from qo.worker.machinery import At, Finished, Machinery, at
 from qo.worker.options import WorkerRunOptions
-from qo.worker.running import Processes, Runner
+from qo.worker.running import Processes, Runner, is_failure
 from qo.worker.tasks import Context, Task, make_task
 
 log = logging.getLogger("qo.worker")
@@ -77,6 +77,11 @@ class Worker:
         self._hooks: dict[str, list[Hook]] = {event: [] for event in EVENTS}
         self._run: Run | None = None
         self._gauges = Gauges()
+
+    def use(self, **options: str | None) -> None:
+        """Have these, of `token` and `encryption_key`, where the worker has none of its own."""
+        for name, value in options.items():
+            self._options[name] = self._options[name] or value
 
     @property
     def metrics(self) -> Registry:
@@ -275,7 +280,10 @@ class Run:
             return
         assert self._machinery is not None
         self._machinery.done(Finished(delivered, report, started, time.perf_counter() - began))
-        self._worker.hooked("success" if isinstance(report, Complete) else "failure", delivered)
+        if isinstance(report, Complete):
+            self._worker.hooked("success", delivered)
+        elif is_failure(report):
+            self._worker.hooked("failure", delivered)
 
     async def _ended(self) -> None:
         """Nothing of the user's is left running, or known to be."""

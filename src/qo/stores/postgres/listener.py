@@ -29,6 +29,8 @@ PROBE_SECONDS = 3.0
 KEEP = "SELECT pg_advisory_lock_shared(hashtextextended($1 || ' ' || id, 0)) FROM unnest($2::text[]) id"
 LET_GO = "SELECT pg_advisory_unlock_shared(hashtextextended($1 || ' ' || id, 0)) FROM unnest($2::text[]) id"
 """A lock that nobody waits for says that a worker lives: it ends with the session, and `pg_locks` shows it."""
+KEPT_LIMIT = 1000
+"""A server has room for some thousands of locks, for all."""
 FIRST_REST_SECONDS = 0.1
 LONGEST_REST_SECONDS = 10.0
 
@@ -64,22 +66,29 @@ class Listener:
             self.must_poll = True
             await self._hang_up()
 
-    async def keep(self, ids: Sequence[str]) -> None:
-        """Vouch for these workers, for as long as this session lasts; those that come after it do the same."""
-        fresh = [id for id in ids if id not in self._kept]
-        self._kept.update(fresh)
-        await self._say(KEEP, fresh)
+    async def keep(self, ids: Sequence[str]) -> bool:
+        """Vouch for these workers, for as long as this session lasts; those that come after it do the same.
+
+        False: there are too many already.
+        """
+        async with self._speaking:
+            fresh = [id for id in ids if id not in self._kept]
+            if len(self._kept) + len(fresh) > KEPT_LIMIT:
+                return False
+            await self._say(KEEP, fresh)
+            self._kept.update(fresh)
+            return True
 
     async def let_go(self, ids: Sequence[str]) -> None:
-        kept = [id for id in ids if id in self._kept]
-        self._kept.difference_update(kept)
-        await self._say(LET_GO, kept)
+        async with self._speaking:
+            kept = [id for id in ids if id in self._kept]
+            self._kept.difference_update(kept)
+            await self._say(LET_GO, kept)
 
     async def _say(self, sql: str, ids: Sequence[str]) -> None:
-        async with self._speaking:
-            if ids and self._connection is not None:
-                with contextlib.suppress(*LOST, asyncpg.PostgresError, asyncpg.InterfaceError):
-                    await self._connection.execute(sql, self._channel, ids)  # else the next session will
+        if ids and self._connection is not None:
+            with contextlib.suppress(*LOST, asyncpg.InterfaceError):
+                await self._connection.execute(sql, self._channel, ids)  # else the next session will
 
     async def close(self) -> None:
         self._closed = True
@@ -99,15 +108,16 @@ class Listener:
         try:
             keep_alive(connection)
             await connection.add_listener(self._channel, self._notified)
-            if self._kept:
-                await connection.execute(KEEP, self._channel, list(self._kept))
-            if self._closed:
-                raise Closed("this store was closed")
+            async with self._speaking:
+                if self._kept:
+                    await connection.execute(KEEP, self._channel, list(self._kept))
+                if self._closed:
+                    raise Closed("this store was closed")
+                connection.add_termination_listener(self._lost)
+                self._connection = connection
         except BaseException:
             connection.terminate()
             raise
-        connection.add_termination_listener(self._lost)
-        self._connection = connection
 
     async def _hang_up(self) -> None:
         connection, self._connection = self._connection, None

@@ -24,7 +24,7 @@ VERSIONS_AHEAD = 1
 
 FUNCTIONS = (
     "lanes", "outcomes", "push", "advance", "take", "claim", "settle", "commit", "groups", "tidy", "enqueue",
-    "planning",
+    "older", "planning",
 )  # fmt: skip
 """The files of `sql/`, in the order in which they build on each other."""
 

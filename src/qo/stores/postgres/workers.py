@@ -26,10 +26,8 @@ _decode = msgspec.json.Decoder(Beat).decode
 
 
 async def beat(engine: PostgresEngine, beats: Sequence[Beat]) -> bool:
-    kept = not engine.listener.must_poll
     ids = [each.id for each in beats]
-    if kept:
-        await engine.listener.keep(ids)
+    kept = not engine.listener.must_poll and await engine.listener.keep(ids)
     said = [_encode(each).decode() for each in beats]
     await engine.value("beat", engine.sql.beat, ids, said, kept, engine.now, FORGET_AFTER, engine.address.schema)
     return kept
@@ -54,7 +52,7 @@ async def every(engine: PostgresEngine) -> list[WorkerInfo]:
             engine.sql.workers, engine.now, SILENT_AFTER, WORKERS_LIMIT, engine.address.schema
         ),
     )
-    return [
+    found = [
         WorkerInfo(
             **msgspec.structs.asdict(_decode(said)),
             seen_at=seen_at,
@@ -62,6 +60,7 @@ async def every(engine: PostgresEngine) -> list[WorkerInfo]:
         )
         for said, seen_at, alive in rows
     ]
+    return sorted(found, key=lambda each: each.id)
 
 
 async def nobody_takes(engine: PostgresEngine) -> tuple[WaitingKind, ...]:

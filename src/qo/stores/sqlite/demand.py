@@ -24,8 +24,8 @@ def demand(tx: Transaction, queues: Sequence[str], group: str, kinds: Collection
         if queue is None or group_id is None:
             continue
         in_lanes, lanes, head = tx.row(SQL.lanes, group_id, tx.now, _listed(kinds), DEMAND_LANES) or (0, 0, None)
-        retries, retried = tx.row(SQL.retries, group_id, tx.now, _listed(kinds)) or (0, None)
-        intake, due = tx.row(SQL.intake, queue.id, tx.now, _listed(kinds)) or (0, None)
+        retries, retried = tx.row(SQL.retries, group_id, tx.now, _listed(kinds), DEMAND_LANES) or (0, None)
+        intake, due = tx.row(SQL.intake, queue.id, tx.now, _listed(kinds), DEMAND_LANES) or (0, None)
         live, lost = _leased(tx, group_id, kinds)
         waiting += in_lanes + retries + intake + lost
         runnable += lanes + retries + intake + lost

@@ -23,6 +23,7 @@ from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Transaction
 
 SQL = statements("workers")
+LIST_LIMIT = 10 * WORKERS_LIMIT
 
 Process = tuple[str, int, str]
 """Its host, its id, and when it began."""
@@ -64,10 +65,12 @@ def leave(tx: Transaction, ids: Sequence[str]) -> None:
 
 def every(tx: Transaction) -> list[WorkerInfo]:
     found = []
-    for said, seen_at, *keeper in tx.rows(SQL.list, WORKERS_LIMIT):
+    for said, seen_at, *keeper in tx.rows(SQL.list, LIST_LIMIT):
         state = WorkerState.GONE if keeper[0] is None else _state(keeper[0], keeper[1], keeper[2])
         found.append(WorkerInfo(**msgspec.structs.asdict(_decode(said)), seen_at=moment(seen_at), state=state))
-    return found
+    living = [each for each in found if each.state is not WorkerState.GONE]
+    gone = [each for each in found if each.state is WorkerState.GONE]
+    return sorted([*living, *gone][:WORKERS_LIMIT], key=lambda each: each.id)
 
 
 def nobody_takes(tx: Transaction) -> tuple[WaitingKind, ...]:

@@ -69,8 +69,11 @@ async def scaling(house: House, request: Request) -> Response:
     query = request.query(ScalingQuery)
     for name in query.queue:
         checked_name("queue", name)
+    checked_name("group", query.group)
     request.allow(LOOK, query.queue)
     kinds = [checked_name("kind", each) for each in query.kind] or None
+    if not 0 <= query.min <= query.max or query.max < 1:
+        raise Invalid("max", f"must be at least 1, and min from 0 to max; not {query.max} and {query.min}")
     settings = ScalingSettings(default_count=query.min, max_count=query.max)
     if query.wait:
         until = house.until(query.timeout_ms)

@@ -17,7 +17,7 @@ SELECT answer FROM qo.nonces WHERE nonce = $1;
 INSERT INTO qo.nonces (nonce, at, answer) VALUES ($1, coalesce($2, clock_timestamp()), $3);
 
 -- name: claim
-SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8, $9)::qo.plain_wants, $10, $11);
+SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8, $9)::qo.plain_claims, $10, $11);
 
 -- name: claim_one
 SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
@@ -32,7 +32,7 @@ FROM qo.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: settle_done
 SELECT want, wait, owner_limited, contended, signal, (haul).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, $5, $6, $7,
-    ROW($8, $9, $10, $11, $12, $13, $14, $15)::qo.plain_wants, $16);
+    ROW($8, $9, $10, $11, $12, $13, $14, $15)::qo.plain_claims, $16);
 
 -- name: extend
 SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend($1, $2, $3, $4, $5, $6);
@@ -386,7 +386,7 @@ SELECT w.said::text, w.seen_at,
        CASE WHEN w.kept THEN EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1
                 AND (l.classid::bigint << 32 | l.objid::bigint) = hashtextextended($4 || ' ' || w.id, 0))
             ELSE w.seen_at > coalesce($1::timestamptz, clock_timestamp()) - $2::interval END
-FROM qo.workers w ORDER BY w.id LIMIT $3;
+FROM qo.workers w ORDER BY 3 DESC, w.seen_at DESC LIMIT $3;
 
 -- name: waiting_kinds
 -- Indexes cursors_ready_by_kind, a step for each kind, cursors_open_ready and leases_to_expire. Kinds of which somebody
@@ -455,5 +455,7 @@ SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM lanes),
            UNION ALL SELECT (SELECT e.expires_at FROM qo.leases e WHERE e.group_id = f.id AND e.ended_at IS NULL AND e.expires_at > now.now ORDER BY e.expires_at LIMIT 1) FROM fronts f
            UNION ALL SELECT (SELECT c.due_at FROM qo.cursors c WHERE c.group_id = f.id AND c.due_at IS NOT NULL AND c.due_at > now.now ORDER BY c.due_at LIMIT 1) FROM fronts f
            UNION ALL SELECT (SELECT r.due_at FROM qo.retries r WHERE r.group_id = f.id AND r.token IS NULL AND r.due_at > now.now ORDER BY r.due_at LIMIT 1) FROM fronts f
+           -- A cursor that was left ready over an empty lane is not woken by a push, and nobody is told of that.
+           UNION ALL SELECT now.now + interval '5 seconds' WHERE EXISTS (SELECT FROM lanes WHERE waiting <= 0)
        ) moments) - now.now
 FROM now;

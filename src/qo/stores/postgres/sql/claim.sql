@@ -369,7 +369,7 @@ END $$;
 -- at most one, and that of a kind that it takes. A transaction prepares every expression of a function anew, so that a short
 -- function is a fast one.
 
-CREATE TYPE qo.plain_wants AS (
+CREATE TYPE qo.plain_claims AS (
     tokens text[],
     queues text[],
     groups text[],
@@ -401,7 +401,7 @@ BEGIN
 END $$;
 
 -- The groups of plain wants; NULL if they are none, or not in that case.
-CREATE FUNCTION qo.plain_groups(p qo.plain_wants, p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION qo.plain_groups(p qo.plain_claims, p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_found bigint[] := '{}';
     v_group bigint;
@@ -471,7 +471,7 @@ BEGIN
 END $$;
 
 -- Serve plain wants. The open cursors of their groups are locked.
-CREATE FUNCTION qo.serve_plain(p_wants jsonb, p qo.plain_wants, p_groups bigint[], p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.serve_plain(p_wants jsonb, p qo.plain_claims, p_groups bigint[], p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     r qo.served;
     h qo.haul;
@@ -529,11 +529,11 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    RETURN QUERY SELECT * FROM qo.claim(p_wants, NULL, p_moved, p_now);
+    RETURN QUERY SELECT * FROM qo.claim(p_wants, NULL::qo.plain_claims, p_moved, p_now);
 END $$;
 
 -- Claim.
-CREATE FUNCTION qo.claim(p_wants jsonb, p_plain qo.plain_wants, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.claim(p_wants jsonb, p_plain qo.plain_claims, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_groups bigint[] := qo.plain_groups(p_plain, v_now);

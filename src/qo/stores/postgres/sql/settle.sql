@@ -360,7 +360,7 @@ END $$;
 -- The common case of `settle`: all is completed, and has no result, as ranges by lease; of a keyed lane its whole run. When
 -- each message was started may be said, in microseconds from `p_base`: lists of offsets and of these, by lease. Signal 'items': it is not that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
 CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_offsets text[], p_starts text[],
-                               p_base timestamptz, p_wants jsonb, p_plain qo.plain_wants, p_now timestamptz)
+                               p_base timestamptz, p_wants jsonb, p_plain qo.plain_claims, p_now timestamptz)
 RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());

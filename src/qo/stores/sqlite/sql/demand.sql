@@ -7,14 +7,16 @@ FROM (SELECT l.tail - c.position AS waiting, c.keyed, c.head_entered_at FROM cur
 
 -- name: retries
 -- Indexes cursors_due, retries_due.
-SELECT count(*), min(r.entered_at) FROM cursors c JOIN retries r ON r.cursor_id = c.id
-WHERE c.group_id = ?1 AND c.due_at IS NOT NULL AND c.due_at <= ?2 AND c.keyed = 0 AND r.token IS NULL AND r.due_at <= ?2
-    AND (?3 IS NULL OR c.head_kind IN (SELECT value FROM json_each(?3)));
+SELECT count(*), min(entered_at) FROM (
+    SELECT r.entered_at FROM cursors c JOIN retries r ON r.cursor_id = c.id
+    WHERE c.group_id = ?1 AND c.due_at IS NOT NULL AND c.due_at <= ?2 AND c.keyed = 0 AND r.token IS NULL AND r.due_at <= ?2
+        AND (?3 IS NULL OR c.head_kind IN (SELECT value FROM json_each(?3))) LIMIT ?4);
 
 -- name: intake
 -- Index intake_due.
-SELECT count(*), min(due_at) FROM intake
-WHERE queue_id = ?1 AND canceled_at IS NULL AND due_at <= ?2 AND (?3 IS NULL OR kind IN (SELECT value FROM json_each(?3)));
+SELECT count(*), min(due_at) FROM (
+    SELECT due_at FROM intake WHERE queue_id = ?1 AND canceled_at IS NULL AND due_at <= ?2
+        AND (?3 IS NULL OR kind IN (SELECT value FROM json_each(?3))) LIMIT ?4);
 
 -- name: next_moment
 -- Indexes intake_due, leases_to_expire, cursors_due, retries_due: after now.

@@ -16,7 +16,7 @@ UPDATE workers SET keeper_host = NULL WHERE id = ?1 AND keeper_host = ?2 AND kee
 DELETE FROM workers WHERE id = ?1;
 
 -- name: list
-SELECT said, seen_at, keeper_host, keeper_pid, keeper_start FROM workers ORDER BY id LIMIT ?1;
+SELECT said, seen_at, keeper_host, keeper_pid, keeper_start FROM workers ORDER BY seen_at DESC LIMIT ?1;
 
 -- name: waiting_kinds
 -- Indexes cursors_ready_by_kind, a step for each kind, and leases_to_expire. Kinds of which somebody holds one are left out.
