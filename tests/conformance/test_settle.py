@@ -339,3 +339,18 @@ async def test_claiming_on_takes_the_kinds_that_it_names(store):
     _, [answer] = await store.settle(list(map(done, answer.deliveries)), [want(messages=9, kinds=frozenset({"a"}))])
     assert isinstance(answer, Nothing)
     assert {each.kind for each in await claim(store, kinds=frozenset({"b", 'a "quoted" \\ one'}))} == {"b"}
+
+
+@pytest.mark.parametrize("result", [None, b"1"])
+async def test_claiming_on_ranks_a_lane_by_a_head_that_still_lives(store, clock, result):
+    """Behind the one that is settled comes one whose time is over; behind that, one younger than another lane's."""
+    await store.push([message(key="k"), message(key="k", ttl=timedelta(seconds=20))])
+    clock.move(seconds=1)
+    await store.push([message(kind="report", payload=b"report")])
+    clock.move(seconds=1)
+    await store.push([message(key="k", payload=b"last")])
+    clock.move(seconds=31)
+    [first] = await claim(store, messages=1)
+    _, [answer] = await store.settle([say(first, Complete(result))], [want(messages=1)])
+    assert payloads(list(answer.deliveries)) == [b"report"]
+    assert payloads(await claim(store)) == [b"last"]

@@ -10,8 +10,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Coroutine, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from qo.client.front import Front
 from qo.core.errors import QoError
@@ -70,8 +71,7 @@ class Manager:
             while not self._stops:
                 self._changed.clear()
                 demand = await self._look(demand)
-                if demand is not None and not self._stops:
-                    await self._scale(demand)
+                await self._act_on(demand)
         finally:
             await self._stop_all()
 
@@ -94,19 +94,20 @@ class Manager:
         try:
             if before is not None and before.depth:
                 await self._rest(self._settings.scale_interval_ms / 1000)
-                return await self._front.inspect.demand(self._queues, self._group, self._kinds)
-            return await self._await_demand(self._next_decision())
+                return await self._unless_changed(self._front.inspect.demand(self._queues, self._group, self._kinds))
+            until = self._next_decision()
+            return await self._unless_changed(self._front.demand_or_wait(self._queues, self._group, self._kinds, until))
         except QoError as error:
             log.warning("could not see what there is to do: %s", error)
             await self._rest(FIRST_REST_SECONDS)
             return None
 
-    async def _await_demand(self, until: datetime | None) -> Demand | None:
-        look = asyncio.ensure_future(self._front.demand_or_wait(self._queues, self._group, self._kinds, until))
+    async def _unless_changed(self, looking: Coroutine[Any, Any, Demand]) -> Demand | None:
+        look = asyncio.ensure_future(looking)
         change = asyncio.ensure_future(self._changed.wait())
         try:
             await asyncio.wait([look, change], return_when=asyncio.FIRST_COMPLETED)
-            return look.result() if look.done() else Demand()
+            return look.result() if look.done() else None
         finally:
             for each in (look, change):
                 each.cancel()
@@ -124,6 +125,14 @@ class Manager:
             await asyncio.wait_for(self._changed.wait(), seconds)
 
     # Scaling
+
+    async def _act_on(self, demand: Demand | None) -> None:
+        if self._stops:
+            return
+        if demand is None:
+            await self._start_missing()
+        else:
+            await self._scale(demand)
 
     async def _scale(self, demand: Demand) -> None:
         self._note_rate()

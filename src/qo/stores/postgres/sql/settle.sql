@@ -451,13 +451,19 @@ BEGIN
     END IF;
     PERFORM qo.to_tidy(p_lanes, v_now);
     v_answer.ended := v_ended;
+    -- Behind a run there may be one whose time is over: that must go before lanes are ranked by their heads.
+    IF p_wants IS NOT NULL AND EXISTS (SELECT FROM qo.cursors k WHERE k.id = ANY (v_cursors) AND k.state = 'ready' AND k.due_at <= v_now) THEN
+        v_answer.signal := 'apart';
+    END IF;
     RETURN NEXT v_answer;
-    IF v_groups IS NOT NULL AND cardinality(v_cursors) = 0 THEN
+    IF v_answer.signal IS NOT NULL THEN
+        RETURN;
+    ELSIF v_groups IS NOT NULL AND cardinality(v_cursors) = 0 THEN
         RETURN QUERY SELECT * FROM qo.serve_plain(p_wants, p_plain, v_groups, v_now);
     ELSIF v_groups IS NOT NULL THEN     -- keyed lanes have become ready
         r := qo.read_wants(p_wants, v_now, true);
         RETURN QUERY SELECT * FROM qo.serve_all(p_wants, r.wants, r.more, false, v_now);
-    ELSIF p_wants IS NOT NULL AND v_answer.signal IS NULL THEN
+    ELSIF p_wants IS NOT NULL THEN
         RETURN QUERY SELECT * FROM qo.serve_all(p_wants, r.wants, r.more, r.unnoted, v_now);
     END IF;
 END $$;
@@ -547,6 +553,10 @@ BEGIN
     INTO v_answer.numbers, v_answer.answers, v_answer.verdicts, v_answer.ended
     FROM unnest(qo.settle_all(p_tokens, p_lanes, p_offsets, p_whats, p_errors, p_afters, p_results, p_started, p_draw, v_now)) t;
     PERFORM qo.to_tidy(p_lanes, v_now);
+    IF p_wants IS NOT NULL AND EXISTS (SELECT FROM (SELECT DISTINCT l FROM unnest(p_lanes) l) x
+            JOIN qo.cursors k ON k.lane_id = x.l AND k.keyed AND k.state = 'ready' AND k.due_at <= v_now) THEN
+        v_answer.signal := 'apart';
+    END IF;
     RETURN NEXT v_answer;
     IF p_wants IS NOT NULL AND v_answer.signal IS NULL THEN
         RETURN QUERY SELECT * FROM qo.serve_all(p_wants, r.wants, r.more, r.unnoted, v_now);
