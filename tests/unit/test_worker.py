@@ -198,6 +198,26 @@ async def test_a_worker_says_how_it_is(url):
         assert await client.workers() == []
 
 
+async def test_pressure_is_seen_in_the_metrics_and_in_the_heartbeat(tmp_path):
+    url = f"sqlite:///{tmp_path}/qo.db"
+    worker = qo.Worker(url, queues="q")
+    release = asyncio.Event()
+
+    @worker.task()
+    async def step(_: int) -> None:
+        await release.wait()
+
+    async with qo.connect(url) as client:
+        await client.queue("q").push_many([qo.Message(n, kind="step") for n in range(3)])
+        async with working(worker, memory_limit=0.0001, lease=timedelta(seconds=0.3)):
+            await until(lambda: shown(worker, "worker_pressure") == 1)
+            async with asyncio.timeout(60):
+                while [each.pressure for each in await client.workers()] != [("memory",)]:
+                    await asyncio.sleep(0.02)
+            assert 0 < shown(worker, "worker_memory_usage") <= 1
+            release.set()
+
+
 async def test_a_task_that_blocks_the_loop_keeps_its_lease(url):
     worker = qo.Worker(url, queues="q")
     runs: list[int] = []

@@ -26,7 +26,7 @@ from qo.manager.manager import Manager
 from qo.worker.catalog import catalog_worker, read_kinds
 from qo.worker.exposing import exposed
 from qo.worker.options import CLAIM_BATCH_SIZE, GRACE_SECONDS, MAX_CONCURRENT_TASKS, WorkerRunOptions
-from qo.worker.worker import Worker
+from qo.worker.worker import Worker, run_quickly
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 LEASE = DEFAULT_LEASE.total_seconds()
@@ -90,7 +90,7 @@ def _work(given: argparse.Namespace) -> int:
         return asyncio.run(_manage(worker, scaling, options, given))
     print(f"working on {', '.join(worker.queues)}: {', '.join(sorted(worker.tasks))}", file=sys.stderr, flush=True)
     socket = given.manager_socket
-    ran = asyncio.run(worker.run(options) if socket is None else run_managed(worker, options, socket))
+    ran = run_quickly(worker.run(options) if socket is None else run_managed(worker, options, socket))
     print(f"stopped; {ran.succeeded} tasks done, {ran.failed} failed", file=sys.stderr)
     return 0
 

@@ -186,14 +186,17 @@ class Machinery:
         return [self._want(min(size, messages - start)) for start in range(0, messages, size)]
 
     def _claim_size(self) -> int:
+        options = self._options
+        return claim_size(self.free, options.max_concurrent_tasks, options.claim_batch_size, self._factor())
+
+    def _factor(self) -> float:
+        """What pressure leaves of a claim."""
         read_at, memory = self._memory
         now = time.monotonic()
         if now - read_at > MEMORY_SECONDS:
             self._memory = now, memory_usage()
             memory = self._memory[1]
-        options = self._options
-        factor = self.pressure.factor(memory)
-        return claim_size(self.free, options.max_concurrent_tasks, options.claim_batch_size, factor)
+        return self.pressure.factor(memory)
 
     async def _claim_on_and_on(self) -> None:
         rest = FIRST_REST_SECONDS
@@ -248,7 +251,8 @@ class Machinery:
             self.pressure.took(each.seconds)
         if not items:
             return
-        answers, claimed = await self._said(items, [] if self._stopping.is_set() else self._wants(len(items)))
+        refill = 0 if self._stopping.is_set() else max(1, int(len(items) * self._factor()))
+        answers, claimed = await self._said(items, self._wants(refill))
         for each in known:
             self._drop(at(each.delivered))
         self._note(known, answers)

@@ -37,6 +37,7 @@ from qo.worker.tasks import Context, Task, make_task
 log = logging.getLogger("qo.worker")
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 Hook = Callable[..., Any]
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EVENTS = ("start", "success", "failure", "shutdown")
@@ -160,13 +161,13 @@ class Worker:
         return await connect(self.where, polling=polling, **options).open()  # type: ignore[arg-type]
 
 
-def run_quickly(main: Coroutine[Any, Any, None]) -> None:
+def run_quickly(main: Coroutine[Any, Any, T]) -> T:
     """On the quickest loop that is installed."""
     try:
         from uvloop import run  # noqa: PLC0415 - it need not be there
     except ImportError:
         run = asyncio.run  # type: ignore[assignment]
-    run(main)
+    return run(main)
 
 
 class Run:
