@@ -24,6 +24,7 @@ from benchmarks.postgres import Ground
 
 WORKER = Contender("qo worker", "qo_worker_peer.py", setup=("outcome",))
 PYTHON_PEERS = ("PgQueuer", "awa-pg", "Procrastinate")
+WAITING = 900
 CHILD = """
 import asyncio, sys, uvloop, qo
 worker = qo.Worker(sys.argv[1], queues="q")
@@ -45,6 +46,14 @@ async def stock(url: str, kind: str, count: int) -> None:
     async with qo.connect(url) as client:
         for start in range(0, count, 1000):
             await client.queue("q").push_many([qo.Message(start, kind=kind)] * min(1000, count - start))
+
+
+async def taken(url: str, count: int) -> None:
+    """Wait until so many are under way."""
+    async with qo.connect(url) as client:
+        while (await client.queue("q").depth()).leased < count:
+            await asyncio.sleep(0.1)
+    await asyncio.sleep(1)
 
 
 def run(url: str, kind: str, count: int, seconds: float = 0.0) -> float:
@@ -69,9 +78,9 @@ def idle(url: str, seconds: float) -> tuple[float, float]:
         before, memory = _cpu(process.pid), resident(process.pid)
         time.sleep(seconds)
         share = (_cpu(process.pid) - before) / seconds
-        asyncio.run(stock(url, "sleep", 900))
-        time.sleep(4)
-        return share, (resident(process.pid) - memory) / 900 / 1024
+        asyncio.run(stock(url, "sleep", WAITING))
+        asyncio.run(taken(url, WAITING))
+        return share, (resident(process.pid) - memory) / WAITING / 1024
     finally:
         process.kill()
         process.wait()
