@@ -105,6 +105,7 @@ def test_the_names_of_queen_are_aliases():
 def test_polling_is_what_is_said_then_a_fixed_interval_then_adaptive(here):
     assert read().polling() == PollingStrategy.adaptive(100, 5000, 2.0)
     assert read(POLL_INTERVAL_MS="250").polling() == PollingStrategy.fixed(250)
+    assert read(QO_POLL_INTERVAL="0.5").polling() == PollingStrategy.fixed(500)
     assert read(POLL_INTERVAL_MS="250", QO_POLLING_MAX_INTERVAL_MS="30000").polling().max_interval.seconds == 30
     (here / "qo.toml").write_text(
         '[worker.polling]\nstrategy = "fixed"\ninterval_ms = 500\n[work_kinds.x]\nduration_ms = 1\n'

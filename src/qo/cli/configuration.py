@@ -74,6 +74,7 @@ class Setting(NamedTuple):
 WORKER = [
     Setting("worker.max_concurrent_tasks", int, MAX_CONCURRENT_TASKS),
     Setting("worker.claim_batch_size", int, CLAIM_BATCH_SIZE),
+    Setting("worker.poll_interval", float, 0.0),
     Setting("worker.poll_interval_ms", float, 0.0),
     Setting("worker.polling.strategy", str, "adaptive"),
     Setting("worker.polling.min_interval_ms", float, float(DEFAULT_MIN_INTERVAL_MS)),
@@ -110,7 +111,8 @@ class Configuration:
         said = [
             key for key, value in self.values.items() if key.startswith("worker.polling.") and value.source != "default"
         ]
-        interval = self["worker.poll_interval_ms"] or self["workers.poll_interval_ms"]
+        older = 1000 * self["worker.poll_interval"]  # in seconds
+        interval = older or self["worker.poll_interval_ms"] or self["workers.poll_interval_ms"]
         if not said and interval > 0:
             return PollingStrategy.fixed(interval)
         match self["worker.polling.strategy"]:

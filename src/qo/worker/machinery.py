@@ -353,13 +353,15 @@ class Machinery:
             log.warning("could not extend %d leases: %s", len(extensions), error)
             return
         for extension, answer in zip(extensions, answers, strict=True):
+            if not isinstance(answer, Lost) and not answer.canceled:
+                continue
             own = [place for place in self._held if place[0] == extension.token]
             if isinstance(answer, Lost):
                 for place in own:
                     self._drop(place)
                 self._host.give_up(own, lost=True)
                 self._after_dropping()
-            elif answer.canceled:
+            else:
                 canceled = {(place.lane, place.offset) for place in answer.canceled}
                 self._host.give_up([place for place in own if place[1:] in canceled], lost=False)
 
