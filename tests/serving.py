@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 from urllib.error import URLError
 from urllib.request import urlopen
+
+from tests.postgres import Server, new_schema
 
 
 class Serving:
@@ -67,3 +69,18 @@ class Serving:
 def plain_environment() -> dict[str, str]:
     """Without settings of whoever runs the tests."""
     return {name: value for name, value in os.environ.items() if not name.startswith(("QO_", "POLL_", "QUEUE_"))}
+
+
+STORES = ["sqlite", "postgres", "http"]
+
+
+@contextlib.contextmanager
+def store_url(kind: str, folder: Path, database: Server) -> Iterator[str]:
+    """The URL of an empty store in this folder or database, or of a server before one."""
+    if kind == "http":
+        with Serving(folder) as server:
+            yield server.url
+    elif kind == "postgres":
+        yield f"{database.url}&schema={new_schema()}"
+    else:
+        yield f"sqlite:///{folder}/qo.db"

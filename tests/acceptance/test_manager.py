@@ -17,7 +17,7 @@ import pytest
 
 import qo
 from tests.postgres import QUICK, Server, new_schema
-from tests.serving import Serving, plain_environment
+from tests.serving import STORES, plain_environment, store_url
 
 APP = """
 import asyncio, os, qo
@@ -36,7 +36,6 @@ async def nap(seconds):
 """
 SETTINGS = "[workers]\nscale_interval_ms = 100\nscale_down_seconds = 1\n[worker]\nclaim_batch_size = 1\n"
 SILENT_SECONDS = float(os.environ.get("QO_SILENT_SECONDS", "10")) / 2
-STORES = ["sqlite", "postgres", "http"]
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +109,8 @@ def manage(tmp_path):
 
 @pytest.fixture(params=STORES)
 def url(request, tmp_path, database):
-    with contextlib.ExitStack() as stack:
-        if request.param == "http":
-            yield stack.enter_context(Serving(tmp_path)).url
-        elif request.param == "postgres":
-            yield f"{database.url}&schema={new_schema()}"
-        else:
-            yield f"sqlite:///{tmp_path}/qo.db"
+    with store_url(request.param, tmp_path, database) as url:
+        yield url
 
 
 async def test_workers_come_with_the_work_and_go_after_it(manage, url):

@@ -18,9 +18,8 @@ import pytest
 import qo
 from tests.crash import runs
 from tests.postgres import Server, new_schema
-from tests.serving import Serving, plain_environment
+from tests.serving import STORES, Serving, plain_environment, store_url
 
-STORES = ["sqlite", "postgres", "http"]
 SHARE = float(os.environ.get("QO_SHARE", "0.5"))
 """How far a worker's share may be from a third, on a machine that does other things meanwhile."""
 
@@ -117,14 +116,7 @@ def database():
 
 @contextlib.contextmanager
 def opened_shop(kind: str, folder: Path, database: Server) -> Iterator[Shop]:
-    with contextlib.ExitStack() as stack:
-        url = f"sqlite:///{folder}/qo.db"
-        if kind == "postgres":
-            url = f"{database.url}&schema={new_schema()}"
-        if kind == "http":
-            url = stack.enter_context(Serving(folder)).url
-        shop = Shop(folder, url)
-        stack.callback(shop.close)
+    with store_url(kind, folder, database) as url, contextlib.closing(Shop(folder, url)) as shop:
         yield shop
 
 
@@ -174,6 +166,21 @@ async def test_what_a_killed_worker_had_runs_again_within_its_lease(shop):
         await shop.until("end", 1)
     assert [process for process, _ in shop.said("holding")] == [str(first.pid), str(second.pid)]
     assert [words[2] for words in shop.said("end")] == ["8"], "in its turn"
+
+
+async def test_a_second_signal_gives_back_at_once(shop):
+    worker = shop.start()  # whose grace period is longer than what is waited for here
+    async with qo.connect(shop.url) as client:
+        await client.queue("q").push(7, kind="hold")
+        await shop.until("holding", 1)
+        worker.terminate()
+        await asyncio.sleep(0.5)
+        assert worker.poll() is None, "it lets the task finish"
+        worker.terminate()
+        assert await asyncio.to_thread(worker.wait, 20) == 0
+        [again] = await client.queue("q").claim(wait=10)
+        assert again.attempt == 1, "no attempt is used"
+        assert await client.workers() == []
 
 
 async def test_a_worker_that_slept_past_its_lease_settles_nothing(shop):

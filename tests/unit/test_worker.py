@@ -18,10 +18,8 @@ from qo.core.lease import Fail
 from qo.core.worker import WorkerInfo
 from qo.metrics.registry import prometheus_text
 from qo.worker.pressure import Pressure, Watermark, claim_size, memory_usage
-from tests.postgres import Server, new_schema
-from tests.serving import Serving
-
-STORES = ["sqlite", "postgres", "http"]
+from tests.postgres import Server
+from tests.serving import STORES, store_url
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +31,8 @@ def database():
 
 @pytest.fixture(params=STORES)
 def url(request, tmp_path, database):
-    with contextlib.ExitStack() as stack:
-        if request.param == "http":
-            yield stack.enter_context(Serving(tmp_path)).url
-        elif request.param == "postgres":
-            yield f"{database.url}&schema={new_schema()}"
-        else:
-            yield f"sqlite:///{tmp_path}/qo.db"
+    with store_url(request.param, tmp_path, database) as url:
+        yield url
 
 
 @contextlib.asynccontextmanager
@@ -139,12 +132,9 @@ def shown(worker: qo.Worker, name: str) -> float:
 @pytest.mark.parametrize("wake", ["sqlite", "postgres", "http", "postgres polled"])
 async def test_looks_become_rarer_while_nothing_comes_and_often_again_at_once(wake, tmp_path, database):
     """Only where the store cannot wake a worker. Elsewhere it never looks, and is woken all the same."""
-    with contextlib.ExitStack() as stack:
-        url = f"sqlite:///{tmp_path}/qo.db"
-        if wake == "http":
-            url = stack.enter_context(Serving(tmp_path)).url
-        elif wake != "sqlite":
-            url = f"{database.url}&schema={new_schema()}" + ("&wake=poll" if wake == "postgres polled" else "")
+    kind, _, polled = wake.partition(" ")
+    with store_url(kind, tmp_path, database) as plain:
+        url = f"{plain}&wake=poll" if polled else plain
         worker = qo.Worker(url, queues="q")
         seen: list[float] = []
 
