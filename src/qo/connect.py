@@ -7,7 +7,7 @@ from datetime import datetime
 from types import TracebackType
 
 from qo.broker.broker import Broker
-from qo.broker.clock import Clock
+from qo.broker.clock import Clock, SystemClock
 from qo.client.client import Client
 from qo.client.front import Front
 from qo.client.sync import SyncClient
@@ -41,7 +41,7 @@ class Connecting:
         """Open without a context manager; then close the client yourself."""
         now = None if self._clock is None else self._clock.now
         if not isinstance(self._url, str) or is_server(self._url):
-            return Client(_remote_front(self._url, self._token, self._patience, now))
+            return Client(_remote_front(self._url, self._token, self._patience, now or SystemClock().now))
         if self._token is not None:
             raise Invalid("token", "is for http:// and https:// URLs")
         store = await open_engine(self._url, clock=now, encryption_key=self._encryption_key)
@@ -77,7 +77,7 @@ def is_server(url: str) -> bool:
 
 
 def _remote_front(
-    url: str | Sequence[str], token: str | None, patience: float | None, now: Callable[[], datetime] | None
+    url: str | Sequence[str], token: str | None, patience: float | None, now: Callable[[], datetime]
 ) -> Front:
     try:
         from qo.client.remote.front import RemoteFront  # noqa: PLC0415 - only when asked for

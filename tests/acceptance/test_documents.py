@@ -19,7 +19,8 @@ from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, settings
 from qo.cli.main import parser
 from qo.client.steps import Steps
 from qo.core import errors
-from qo.server.router import ADMIN, CONSUME, LOOK, PRODUCE
+from qo.server.gate import ANYONE
+from qo.server.router import ACT, ADMIN, CONSUME, FOLLOW, LOOK, PRODUCE
 from qo.server.routes import queen, service, v1
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.wire.claims import ClaimBody
@@ -139,7 +140,10 @@ def test_the_reference_has_every_error():
 
 def test_the_reference_has_every_route_with_its_scope():
     text = (REPOSITORY / "docs/reference/http.md").read_text()
-    scopes = {None: "none", PRODUCE: "produce", CONSUME: "consume", ADMIN: "admin", LOOK: "any"}
+    scopes = {
+        None: "none", PRODUCE: "produce", CONSUME: "consume", ADMIN: "admin", LOOK: "consume, read",
+        ACT: "produce, consume", FOLLOW: "any",
+    }  # fmt: skip
     routes = [*v1.ROUTES, *service.routes(v1.ROUTES)]
     rows = [f"| `{each.method} {each.path}` | {scopes[each.scopes]} | {each.summary} |" for each in routes]
     assert [row for row in rows if row not in text] == []
@@ -171,7 +175,7 @@ def test_the_reference_has_every_setting_of_a_server():
 async def test_the_reference_has_every_metric():
     text = (REPOSITORY / "docs/reference/server.md").read_text()
     async with serving(Broker(await SqliteEngine.open(":memory:"))) as running:
-        metrics = await service.all_metrics(running.house)
+        metrics = await service.all_metrics(running.house, ANYONE)
     assert [each.name for each in metrics if f"| `{each.name}` | {each.kind} |" not in text] == []
 
 

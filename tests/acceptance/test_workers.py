@@ -199,6 +199,24 @@ async def test_a_worker_that_slept_past_its_lease_settles_nothing(shop):
         assert (depth.ready, depth.leased, depth.dead) == (0, 0, 0)
 
 
+async def test_a_worker_that_is_resumed_starts_nothing_whose_lease_has_ended(tmp_path, database):
+    """Its long poll is answered while it is stopped, and another worker gets the message when that lease is over."""
+    with opened_shop("http", tmp_path, database) as shop:
+        first = shop.start("--lease", "1")
+        async with qo.connect(shop.url) as client:
+            queue = client.queue("q")
+            await (await queue.submit("short", 1)).result(timeout=30)
+            os.kill(first.pid, signal.SIGSTOP)
+            job = await queue.submit("short", 2)
+            second = shop.start("--lease", "60")
+            await job.result(timeout=60)
+            os.kill(first.pid, signal.SIGCONT)
+            await asyncio.gather(*[(await queue.submit("short", number)).result(timeout=60) for number in (3, 4, 5)])
+    ran = [number for process, number in shop.said("ran")]
+    assert sorted(ran) == ["1", "2", "3", "4", "5"]
+    assert [str(second.pid), "2"] in shop.said("ran")
+
+
 async def test_under_kills_nothing_is_lost_nothing_overlaps_and_order_is_kept(tmp_path, database):
     """Kill a worker every two seconds, on every store at once; the checker finds nothing."""
     with contextlib.ExitStack() as stack:

@@ -16,14 +16,24 @@ from qo.stores.sqlite.engine import SqliteEngine
 from qo.stores.store import Engine
 from qo.testing.clock import ManualClock
 from tests.conformance.remote import over_http
-from tests.postgres import NEWEST, OLDEST, Server, new_schema
+from tests.postgres import NEWEST, OLDEST, QUICK, Server, new_schema
 
-ENGINES = ["sqlite-file", "sqlite-memory", f"postgres-{NEWEST}", f"postgres-{OLDEST}", "http-sqlite", "http-postgres"]
+ENGINES = [
+    "sqlite-file",
+    "sqlite-memory",
+    f"postgres-{NEWEST}",
+    f"postgres-{OLDEST}",
+    f"postgres-{NEWEST}-repeatable read",
+    f"postgres-{NEWEST}-serializable",
+    "http-sqlite",
+    "http-postgres",
+]
+"""A PostgreSQL whose transactions are not READ COMMITTED by default must make no difference."""
 if chosen := os.environ.get("QO_ENGINES"):
     ENGINES = chosen.split(",")  # postgres-15 too, where the machine has it
 
 
-SCHEMAS: dict[int, str] = {}
+SCHEMAS: dict[str, str] = {}
 """One for each server: making a schema takes longer than most tests."""
 
 
@@ -40,12 +50,19 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(scope="session")
-def servers() -> Iterator[dict[int, Server]]:
+def servers() -> Iterator[dict[str, Server]]:
     """Started when a test first asks for one."""
-    running: dict[int, Server] = {}
+    running: dict[str, Server] = {}
     yield running
     for server in running.values():
         server.remove()
+
+
+def started(which: str) -> Server:
+    """A server of some version and, if that is said, with another isolation level by default."""
+    major, _, isolation = which.partition("-")
+    more = {"default_transaction_isolation": isolation} if isolation else {}
+    return Server(int(major), {**QUICK, **more}).start()
 
 
 @pytest.fixture(params=ENGINES)
@@ -59,8 +76,8 @@ async def store(request, tmp_path, clock, servers) -> AsyncIterator[Engine]:
         path = ":memory:" if which == "memory" else str(tmp_path / "qo.db")
         engine = await SqliteEngine.open(path, synchronous="off", clock=clock.now, draw=lambda: 0.5)
     else:
-        server = servers.get(int(which)) or servers.setdefault(int(which), Server(int(which)).start())
-        schema = SCHEMAS.setdefault(int(which), new_schema())
+        server = servers.get(which) or servers.setdefault(which, started(which))
+        schema = SCHEMAS.setdefault(which, new_schema())
         address = replace(read_address(server.url), schema=schema, wake="notify", pool=3)
         engine = await PostgresEngine.open(address, clock=clock.now, draw=lambda: 0.5)
         await engine.pool.call(partial(emptied, schema))

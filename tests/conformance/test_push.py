@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
 
+from qo.broker.broker import Broker
 from qo.core.errors import TooLarge
-from qo.core.message import Dedupe, DedupeScope, Duplicate, Refused, Stored
+from qo.core.message import Dedupe, DedupeScope, Duplicate, NewMessage, Refused, Stored, message_ids
+from tests.conformance.remote import OverHttp
 from tests.conformance.saying import ORDERS, buried, claim, done, message, messages, nothing, payloads, settle
 
 WINDOW = timedelta(seconds=60)
@@ -181,3 +184,64 @@ async def test_an_id_twice_in_one_batch_is_stored_once(store):
     answers = await store.push([twice, other, twice])
     assert answers == [Stored(twice.id), Stored(other.id), Stored(twice.id)]
     assert [each.id for each in await claim(store)] == [twice.id, other.id]
+
+
+def under(id: bytes, payload: bytes, **options) -> NewMessage:
+    return NewMessage(id, ORDERS, payload, **options)
+
+
+SAYINGS = {
+    "plain": {},
+    "keyed": {"key": "k"},
+    "delayed": {"delay": timedelta(seconds=1)},
+    "living": {"ttl": timedelta(hours=1)},
+    "with headers": {"headers": {"a": "b"}},
+    "deduplicated": {"dedupe": Dedupe("d", WINDOW, DedupeScope.LANE)},
+    "named": {"key": "k", "dedupe": Dedupe("d", as_queue=True, scope=DedupeScope.LANE)},
+}
+
+
+@pytest.mark.parametrize("options", SAYINGS.values(), ids=SAYINGS)
+async def test_a_repeat_inside_a_batch_counts_as_equal_only_if_it_is(store, clock, options):
+    """As it is when requests that bring one id are gathered into one batch."""
+    if isinstance(store, OverHttp):
+        pytest.skip("a request that has one id twice is refused as a whole; requests are gathered in the next test")
+    first, second = message_ids(1_700_000_000_000, 1 << 40, 2)
+    batch = [
+        under(first, b"1", **options),
+        under(second, b"2", **options | {"dedupe": None}),
+        under(second, b"2", **options | {"dedupe": None}),
+        under(second, b"another payload", **options),
+        under(first, b"1", **options),
+        under(first, b"1", **options | {"key": "another key"}),
+    ]
+    answers = await store.push(batch)
+    assert answers[:3] == [Stored(first), Stored(second), Stored(second)]
+    assert isinstance(answers[3], Refused)
+    assert answers[3].error.field == "id"
+    assert answers[4] == Stored(first)
+    assert isinstance(answers[5], Refused)
+    clock.move(seconds=2)
+    assert sorted(payloads(await claim(store))) == [b"1", b"2"]
+
+
+async def test_of_requests_with_one_id_one_is_stored_and_the_others_are_told(store, clock):
+    """Some are gathered into one batch, some follow it."""
+    [id] = message_ids(1_700_000_000_000, 3 << 40, 1)
+    before = [message(payload=b"before") for _ in range(3)]
+    requests = [*before, *(under(id, b"%d" % number) for number in range(20))]
+    front = store if isinstance(store, OverHttp) else Broker(store, clock=clock)
+    answers = await asyncio.gather(*(front.push([each]) for each in requests))
+    told = [each.payload for each, [answer] in zip(requests, answers, strict=True) if answer == Stored(id)]
+    assert [each.payload for each in await claim(store) if each.id == id] == told
+    assert len(told) == 1
+
+
+async def test_an_id_that_is_the_last_of_a_run_and_comes_again_is_stored_once(store):
+    if isinstance(store, OverHttp):
+        pytest.skip("a request that has one id twice is refused as a whole")
+    first, second = message_ids(1_700_000_000_000, 4 << 40, 2)
+    answers = await store.push([under(first, b"1"), under(second, b"2"), under(second, b"another payload")])
+    assert answers[:2] == [Stored(first), Stored(second)]
+    assert isinstance(answers[2], Refused)
+    assert payloads(await claim(store)) == [b"1", b"2"]

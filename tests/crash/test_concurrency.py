@@ -19,17 +19,34 @@ from tests.postgres import Server, new_schema
 
 PROCESSES = 8
 SECONDS = float(os.environ.get("QO_CONCURRENCY_SECONDS", "5"))
+SOAK_SECONDS = 60
+
+
+ISOLATIONS = ["read committed", "repeatable read", "serializable"]
+"""What a transaction has by default; to qo it makes no difference."""
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    server = Server(settings={"wal_level": "minimal", "max_wal_senders": "0"}).start()
-    yield server
-    server.remove()
+def servers() -> Iterator[dict[str, Server]]:
+    running: dict[str, Server] = {}
+    yield running
+    for server in running.values():
+        server.remove()
 
 
-@pytest.mark.parametrize("keys", [1, 10, 1000])
-def test_eight_processes_on_the_same_keys(server, tmp_path, monkeypatch, keys):
+def started(isolation: str) -> Server:
+    settings = {"wal_level": "minimal", "max_wal_senders": "0", "default_transaction_isolation": isolation}
+    return Server(settings=settings).start()
+
+
+CASES = [(keys, isolation) for isolation in ISOLATIONS for keys in (1, 10, 1000)]
+if SECONDS < SOAK_SECONDS:
+    CASES = [case for case in CASES if case[0] == 10 or case[1] == ISOLATIONS[0]]
+
+
+@pytest.mark.parametrize(("keys", "isolation"), CASES)
+def test_eight_processes_on_the_same_keys(servers, tmp_path, monkeypatch, keys, isolation):
+    server = servers.get(isolation) or servers.setdefault(isolation, started(isolation))
     monkeypatch.setenv("QO_KEYS", str(keys))
     url = f"{server.url}&schema={new_schema()}&pool=4"
     with qo.connect(url) as client:
@@ -52,5 +69,5 @@ def test_eight_processes_on_the_same_keys(server, tmp_path, monkeypatch, keys):
     events = read(tmp_path.glob("history-*"))
     assert problems(events, final) == []
     assert len(final) > 50
-    print(f"{keys} keys: {len(final)} messages")
+    print(f"{keys} keys, {isolation}: {len(final)} messages")
     assert "deadlock detected" not in server.log.read_text(errors="replace")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, read_configuration, settings, work_kinds
+from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, read_configuration, settings, token_for, work_kinds
 from qo.core.errors import Invalid
 from qo.core.polling import PollingStrategy
 from qo.core.scaling import ScalingSettings
@@ -195,3 +195,39 @@ def test_workers_are_managed_if_either_bound_is_said(here):
     assert read().polling() == PollingStrategy.fixed(250)
     with pytest.raises(Invalid, match=r"workers\.max_count"):
         read({"workers.default_count": 9}).scaling()
+
+
+# A token of the environment goes where its owner says
+
+
+TOKEN = "qo_000000000000_" + "0" * 64
+
+
+def token_in(configuration, **environment):
+    return token_for(configuration, None, {"QO_TOKEN": TOKEN, **environment})
+
+
+def test_a_file_that_lies_there_cannot_have_the_token_sent_to_its_server(here):
+    (here / "qo.toml").write_text('store = "https://else.where:6632"')
+    with pytest.raises(Invalid, match=r"is not sent to else\.where:6632, which only qo\.toml") as raised:
+        token_in(read())
+    assert raised.value.field == "QO_TOKEN"
+    assert TOKEN not in str(raised.value)
+
+
+def test_whom_the_owner_names_gets_the_token(here):
+    (here / "qo.toml").write_text('store = "https://else.where:6632"')
+    assert token_in(read({"store": "https://mine"})) == TOKEN
+    assert token_in(read(QO_STORE="https://mine")) == TOKEN
+    assert token_in(read_configuration(path="qo.toml", environment={})) == TOKEN, "a file that was named"
+    assert token_in(read(), QO_TOKEN_HOST="mine, else.where") == TOKEN
+    assert token_in(read(), QO_TOKEN_HOST="else.where:6632") == TOKEN
+    assert token_for(read(), "given", {}) == "given"
+    assert token_for(read(), None, {}) is None
+
+
+@pytest.mark.parametrize("hosts", ["mine", "else.where:6633", "where", "https://else.where:6632"])
+def test_a_host_that_is_not_named_gets_no_token(here, hosts):
+    for configuration in (read(QO_STORE="https://else.where:6632"), read({"store": "https://else.where:6632"})):
+        with pytest.raises(Invalid, match=r"does not name else\.where:6632"):
+            token_in(configuration, QO_TOKEN_HOST=hosts)

@@ -38,7 +38,9 @@ def pem(key: Any) -> str:
 
 
 def signed(key: Any = SECRET, algorithm: str = "HS256", headers: dict | None = None, **claims: Any) -> str:
-    return jwt.encode({"role": "admin", "sub": "me", **claims}, key, algorithm, headers)
+    """For an hour, unless something else is said; a claim of None is left out."""
+    said = {"role": "admin", "sub": "me", "exp": int(time.time()) + 3600, **claims}
+    return jwt.encode({name: value for name, value in said.items() if value is not None}, key, algorithm, headers)
 
 
 @contextlib.asynccontextmanager
@@ -93,6 +95,15 @@ async def test_several_roles_add_up():
         assert await status(court, signed(role="nonsense"), *READ) == 403
 
 
+async def test_a_token_that_never_ends_is_refused_unless_a_setting_allows_it():
+    async with guarded(JwtSettings(secret=SECRET)) as court:
+        assert await status(court, signed(exp=None), *READ) == 401
+        assert await status(court, signed(), *READ) == 200
+    async with guarded(JwtSettings(secret=SECRET, require_exp=False)) as court:
+        assert await status(court, signed(exp=None), *READ) == 200
+        assert await status(court, signed(exp=int(time.time()) - 100), *READ) == 401, "one that has ended is over"
+
+
 async def test_without_a_good_token_nobody_comes_in():
     async with guarded(JwtSettings(secret=SECRET)) as court:
         assert await status(court, None, *READ) == 401
@@ -102,7 +113,7 @@ async def test_without_a_good_token_nobody_comes_in():
         assert await status(court, signed(exp=int(time.time()) - 10), *READ) == 200, "within the leeway"
         assert await status(court, signed(nbf=int(time.time()) + 100), *READ) == 401
         assert await status(court, signed(sub="x" * 300), *READ) == 401
-        unsigned = jwt.encode({"role": "admin"}, "", "none")
+        unsigned = jwt.encode({"role": "admin", "exp": int(time.time()) + 3600}, "", "none")
         assert await status(court, unsigned, *READ) == 401
         for open_path in ("/health", "/metrics", "/metrics/prometheus", "/livez"):
             assert await status(court, None, "GET", open_path) == 200
@@ -122,7 +133,7 @@ async def test_a_public_key_is_not_a_secret():
     """Whoever knows the public key must not be able to sign with it."""
     async with guarded(JwtSettings(public_key=pem(RSA))) as court:
         header = jwt.utils.base64url_encode(b'{"alg":"HS256","typ":"JWT"}')
-        claims = jwt.utils.base64url_encode(b'{"role":"admin"}')
+        claims = jwt.utils.base64url_encode(b'{"role":"admin","exp":%d}' % (time.time() + 3600))
         hmac = jwt.algorithms.HMACAlgorithm(jwt.algorithms.HMACAlgorithm.SHA256)
         mac = hmac.sign(header + b"." + claims, pem(RSA).encode())
         forged = b".".join((header, claims, jwt.utils.base64url_encode(mac))).decode()

@@ -158,7 +158,7 @@ async def test_after_a_lost_answer_the_truth_is_looked_up(store):
     """Every commit is made, and its answer lost: what is asked again finds what it did."""
     honest = store.pool.call
 
-    async def lossy(work):
+    async def lossy(work, **more):
         lost = False
 
         async def first_answer_is_lost(connection, again):
@@ -169,14 +169,15 @@ async def test_after_a_lost_answer_the_truth_is_looked_up(store):
                 raise ConnectionResetError
             return answer
 
-        return await honest(first_answer_is_lost)
+        return await honest(first_answer_is_lost, **more)
 
     store.pool.call = lossy
     batch = messages(4)
     assert [each.id for each in await store.push(batch)] == [each.id for each in batch]
     taken = await claim(store)
     assert [each.id for each in taken] == [each.id for each in batch]
-    assert [each.answer for each in await settle(store, done(taken[0]))] == ["settled"]
+    [again] = await settle(store, done(taken[0]))
+    assert (again.answer, again.verdict) == ("repeated", "completed"), "never settled twice"
     [unit] = await store.transact([Unit(settlements=(done(taken[1]),), pushes=(message(payload=b"next"),))])
     assert isinstance(unit, Done)
     store.pool.call = honest
@@ -225,7 +226,7 @@ async def test_wants_that_come_together_take_nothing_from_a_cursor_that_another_
 
 
 SERVE_PLAIN = """
-SELECT (haul).*, wait FROM qo.serve_plain($1, ROW($2, $3, $4, $5, $6, $7, $8, $9)::qo.plain_claims,
+SELECT (haul).*, wait FROM qo.serve_plain($1, ROW($2, $3, $4, $5, $6, $7, $8, $9, $10)::qo.short_claims,
     ARRAY(SELECT default_group_id FROM qo.queues), clock_timestamp())
 """
 

@@ -10,6 +10,7 @@ import pytest
 
 import qo
 from qo.broker.broker import Broker
+from qo.broker.clock import SystemClock
 from qo.client.remote import transport
 from qo.client.remote.front import RemoteFront
 from qo.client.remote.transport import Transport, read_addresses
@@ -156,7 +157,7 @@ async def test_patience_is_the_caller_s():
 
 
 async def test_no_server_at_all_is_unavailable_in_the_end():
-    front = RemoteFront(Transport(["http://127.0.0.1:9", "http://127.0.0.1:10"], None))
+    front = RemoteFront(Transport(["http://127.0.0.1:9", "http://127.0.0.1:10"], None), SystemClock().now)
     front._transport.deadline_seconds = 0.05
     with pytest.raises(Unavailable, match=r"no answer from http://127\.0\.0\.1"):
         await front.inspect.health()
@@ -170,7 +171,7 @@ async def test_something_that_is_not_qo_is_said_to_be_so():
         writer.close()
 
     server = await asyncio.start_server(other, "127.0.0.1", 0)
-    front = RemoteFront(Transport([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], None))
+    front = RemoteFront(Transport([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], None), SystemClock().now)
     with pytest.raises(Unavailable, match="is it a qo server"):
         await front.inspect.health()
     await front.close()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import hmac
 from dataclasses import replace
 
 import msgspec
 import pytest
-from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from qo.core.errors import Incompatible, Invalid
 from qo.core.message import SEALED
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
-from qo.stores.sealing import key_of, new_key, opened, read_key, sealed
+from qo.stores.sealing import Stored, Unreadable, key_of, new_key, opened, read_key, sealed
 from qo.stores.sqlite.engine import SqliteEngine
-from tests.conformance.saying import ORDERS, claim, failed, message, payloads, settle
+from tests.conformance.saying import ORDERS, claim, failed, message, new_id, payloads, settle
 from tests.postgres import Server, new_schema
 
 SECRET = b'{"card": "4111-1111-1111-1111"}'
@@ -98,12 +99,36 @@ def test_a_seal_binds_the_queue_and_repeats_for_a_repeat():
     assert once == twice
     assert sealed(once, KEY) is once
     assert sealed(message(payload=SECRET), KEY).payload != once.payload, "another message, another nonce"
-    assert opened(lambda _: KEY.value, ORDERS, once.payload, once.headers) == (SECRET, {})
-    with pytest.raises(InvalidTag):
-        opened(lambda _: KEY.value, "elsewhere", once.payload, once.headers)
-    broken = msgspec.structs.replace(once, payload=once.payload[:-1] + bytes([once.payload[-1] ^ 1]))
-    with pytest.raises(InvalidTag):
-        opened(lambda _: KEY.value, ORDERS, broken.payload, {SEALED: KEY.id})
+    stored = Stored(ORDERS, None, once.id, once.payload, once.headers)
+    assert opened(lambda _: KEY.value, stored) == (SECRET, {})
+    for change in (
+        {"queue": "elsewhere"},
+        {"key": "another"},
+        {"id": new_id()},
+        {"payload": once.payload[:-1] + bytes([once.payload[-1] ^ 1])},
+        {"payload": b"short"},
+        {"headers": {SEALED: KEY.id}},
+        {"headers": {SEALED: f"2:{KEY.id}:none"}},
+    ):
+        with pytest.raises(Unreadable):
+            opened(lambda _: KEY.value, stored._replace(**change))
+    assert opened(lambda _: KEY.value, stored._replace(id=new_id()), retried=True) == (SECRET, {})
+
+
+def test_one_id_in_two_queues_or_keys_has_two_nonces():
+    first = message(payload=SECRET)
+    others = [
+        msgspec.structs.replace(first, **change) for change in ({"queue": "other"}, {"key": "k"}, {"payload": b"2"})
+    ]
+    nonces = {sealed(each, KEY).payload[:12] for each in (first, *others)}
+    assert len(nonces) == 4, "with one nonce, two payloads give the key of their seals away"
+
+
+def test_a_seal_of_the_first_form_is_opened():
+    cipher = AESGCM(hmac.digest(KEY.value, b"qo seal", "sha256"))
+    payload = bytes(12) + cipher.encrypt(bytes(12), SECRET, ORDERS.encode())
+    stored = Stored(ORDERS, "any", new_id(), payload, {SEALED: KEY.id, "a": "b"})
+    assert opened(lambda _: KEY.value, stored) == (SECRET, {"a": "b"})
 
 
 @pytest.mark.parametrize("text", ["short", "zz" * 32, "00" * 31])

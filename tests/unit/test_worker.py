@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -14,9 +14,10 @@ from urllib.request import urlopen
 import pytest
 
 import qo
-from qo.core.lease import Fail
+from qo.core.lease import Fail, LeaseToken
 from qo.core.worker import WorkerInfo
 from qo.metrics.registry import prometheus_text
+from qo.worker.leases import LeaseEnds
 from qo.worker.pressure import Pressure, Watermark, claim_size, memory_usage
 from tests.postgres import Server
 from tests.serving import STORES, store_url
@@ -598,3 +599,55 @@ def test_what_polling_costs():
     assert qo.monthly_cost(qo.PollingStrategy.adaptive(), 0.0)[0] == 518_400
     with pytest.raises(qo.Invalid):
         qo.monthly_cost(qo.PollingStrategy(), 2)
+
+
+# Leases that may have ended unnoticed
+
+
+class Steady:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+LEASE = timedelta(seconds=30)
+EPOCH = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def given_at(seconds: float) -> datetime:
+    """The end of a lease that the store gave then, by its own clock."""
+    return EPOCH + timedelta(seconds=seconds) + LEASE
+
+
+def test_a_lease_whose_answer_was_read_late_may_be_over():
+    clock = Steady()
+    ends = LeaseEnds(clock)
+    ends.claimed(LeaseToken("one"), given_at(0), LEASE)
+    assert not ends.may_be_over(LeaseToken("one"))
+    clock.seconds += 100  # the process is stopped; the second claim was made at 60, and its answer waits
+    ends.claimed(LeaseToken("two"), given_at(60), LEASE)
+    assert ends.may_be_over(LeaseToken("two"))
+    ends.claimed(LeaseToken("three"), given_at(99.9), LEASE)
+    assert not ends.may_be_over(LeaseToken("three"))
+    clock.seconds += 29
+    assert not ends.may_be_over(LeaseToken("three"))
+    clock.seconds += 1
+    assert ends.may_be_over(LeaseToken("three"))
+    ends.keep_only([LeaseToken("one")])
+    assert not ends.may_be_over(LeaseToken("three")), "nothing is known of it any more"
+
+
+def test_a_store_s_clock_that_is_put_back_costs_one_question():
+    clock = Steady()
+    ends = LeaseEnds(clock)
+    ends.claimed(LeaseToken("one"), given_at(0), LEASE)
+    ends.claimed(LeaseToken("two"), given_at(-40), LEASE)
+    assert ends.may_be_over(LeaseToken("two")), "as far as one can tell"
+    ends.extended(LeaseToken("two"), given_at(-40), LEASE, asked_at=clock())
+    assert not ends.may_be_over(LeaseToken("two"))
+    ends.claimed(LeaseToken("three"), given_at(-40), LEASE)
+    assert not ends.may_be_over(LeaseToken("three"))

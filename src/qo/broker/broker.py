@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
+import msgspec
+
 from qo.broker.backoff import Backoffs
 from qo.broker.claim import Claims
-from qo.broker.clock import Clock, SystemClock
+from qo.broker.clock import Clock, StoreTimes, SystemClock
 from qo.broker.demands import Demands
 from qo.broker.hints import HintCounters
 from qo.broker.ids import Ids
@@ -15,7 +17,7 @@ from qo.broker.measured import Measured
 from qo.broker.push import Pushes
 from qo.broker.results import Results
 from qo.broker.settle import SettleAnswer, Settles
-from qo.broker.timers import Housekeeping, Poller
+from qo.broker.timers import Housekeeping, Poller, Vigil
 from qo.core.errors import Closed
 from qo.core.lease import (
     Claimed,
@@ -52,6 +54,7 @@ class Broker:
     ) -> None:
         self._store = store
         self._clock = clock or SystemClock()
+        times = self._times = StoreTimes(self._clock, store.store_now)
         self.metrics = Registry()
         self._ids = Ids(self._clock.now)
         self._counters = HintCounters()
@@ -60,13 +63,14 @@ class Broker:
         self._pushes = Pushes(measured)
         wakes = self.metrics.histogram("qo_wake_seconds", "From the hint that woke a waiting claim to its answer.")
         self._claims = Claims(
-            measured, self._clock, self._counters, self._backoffs, wakes.observe, lambda: store.must_poll
+            measured, self._clock, times, self._counters, self._backoffs, wakes.observe, lambda: store.must_poll
         )
         self._settles = Settles(measured, self._claims.give_back)
         self._results = Results(store, self._clock)
-        self._demands = Demands(store, self._clock, self._counters, lambda: store.must_poll)
-        self._housekeeping = Housekeeping(store, self._clock)
+        self._demands = Demands(store, self._clock, times, self._counters, lambda: store.must_poll)
+        self._housekeeping = Housekeeping(store, self._clock, times)
         self._poller = Poller(store, self._clock, polling or PollingStrategy(), self._someone_waits, self._others_wrote)
+        self._vigil = Vigil(store, self._clock, self._someone_waits)
         self._closed = False
         self._show_waiting()
         store.listen(self._heard)
@@ -98,7 +102,12 @@ class Broker:
         return len(self._claims.waiters)
 
     def now(self) -> datetime:
+        """By which this process waits: it goes on steadily, whatever is done to the wall clock."""
         return self._clock.now()
+
+    def store_now(self) -> datetime:
+        """By which things are due or over, as far as this process knows it."""
+        return self._store.store_now()
 
     def polled(self) -> Polled:
         poller = self._poller
@@ -128,6 +137,10 @@ class Broker:
         await self._attend()
         return await self._claims.wait(want, until, priority)
 
+    def release(self, answer: Claimed) -> None:
+        """Give back what was claimed for a caller who may not have it after all."""
+        self._claims.release(answer)
+
     async def settle(self, settlements: Sequence[Settlement], then: Sequence[Want] = ()) -> SettleAnswer:
         self._housekeeping.traffic()
         return await self._settles.settle(settlements, then)
@@ -152,7 +165,15 @@ class Broker:
     async def demand_or_wait(
         self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
     ) -> Demand:
-        """What there is to do; if nothing, wait for something until then, without taking it."""
+        """What there is to do; if nothing, wait for something until then, without taking it. Times are by our clock."""
+        demand = await self.wait_for_demand(queues, group, kinds, until)
+        here = self._times.here
+        return msgspec.structs.replace(demand, oldest_at=here(demand.oldest_at), next_at=here(demand.next_at))
+
+    async def wait_for_demand(
+        self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
+    ) -> Demand:
+        """The same with times by the store's clock."""
         await self._attend()
         return await self._demands.wait(queues, group, kinds, until)
 
@@ -169,6 +190,7 @@ class Broker:
         waiters = self._claims.waiters
         for part in (
             self._poller,
+            self._vigil,
             waiters,
             self._results,
             self._demands,
@@ -186,6 +208,7 @@ class Broker:
             raise Closed("this client was closed")
         await self._store.attend()
         self._poller.needed()
+        self._vigil.needed()
 
     def _someone_waits(self) -> bool:
         return self._claims.waiting > 0 or len(self._results) > 0 or len(self._demands) > 0
@@ -196,6 +219,8 @@ class Broker:
         self._demands.heard(hint.queues)
         if hint.queues is None:
             self._results.look_again()  # whoever says "anything" may have missed an end
+            if self._someone_waits():
+                self._poller.needed()  # the store may have stopped listening
         else:
             self._results.finished(hint.finished)
 
@@ -207,6 +232,16 @@ class Broker:
 
     def _show_waiting(self) -> None:
         show, claims, backoffs = self.metrics, self._claims, self._backoffs
+        show.counted(
+            "qo_unreadable_messages_total",
+            "Messages that were buried because their payloads could not be opened.",
+            lambda: self._store.unreadable,
+        )
+        show.counted(
+            "qo_verifications_total",
+            "Times it was made sure that the store's hints still come.",
+            lambda: self._vigil.verifications,
+        )
         show.gauge("qo_waiters", "Claims that are parked.", lambda: self.waiting)
         show.gauge("qo_result_waiters", "Jobs whose end somebody awaits here.", lambda: len(self._results))
         show.counted(

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from qo.broker.backoff import Backoffs
-from qo.broker.clock import Clock
+from qo.broker.clock import Clock, StoreTimes
 from qo.broker.gather import Gather
 from qo.broker.hints import HintCounters
 from qo.broker.measured import Measured
@@ -38,6 +38,7 @@ class Claims:
         self,
         store: Measured,
         clock: Clock,
+        times: StoreTimes,
         counters: HintCounters,
         backoffs: Backoffs,
         woke: Callable[[float], None],
@@ -47,7 +48,7 @@ class Claims:
         self._clock = clock
         self._must_poll = must_poll
         self._counters = counters
-        self.waiters = Waiters(clock, counters, self._ask_all, self.give_back, backoffs, woke)
+        self.waiters = Waiters(clock, times, counters, self._ask_all, self.give_back, backoffs, woke)
         self.waiting = 0
         """Calls that wait, or ask before they wait."""
         self.undelivered = 0
@@ -80,7 +81,7 @@ class Claims:
             answer = await self._gather.ask(want)
             if isinstance(answer, Claimed):
                 return answer
-            return await self.waiters.park(want, until, answer, before, priority)
+            return await self.waiters.park(want, until, self.waiters.known_from(answer), before, priority)
         finally:
             self.waiting -= 1
 
@@ -102,19 +103,27 @@ class Claims:
         return list(await self._store.claim(wants))
 
     def give_back(self, want: Want, answer: Claimed | Nothing) -> None:
-        """The caller has gone. Hand what it got to the next in line, else release it."""
+        """The caller has gone. Hand what it got to the next in line, else release it.
+
+        What was claimed under a token that the caller chose is released: who comes again with that token must not
+        meet the lease of another.
+        """
         if isinstance(answer, Nothing):
             return
-        heir = self.waiters.next_of(want)
+        heir = None if want.named and not want.auto_settle else self.waiters.next_of(want)
         if heir is not None:
             self.waiters.hand_over(heir, answer)
         elif want.auto_settle:
             self.undelivered += len(answer.deliveries)
             log.warning("%d messages settled at delivery could not be delivered", len(answer.deliveries))
         else:
-            task = asyncio.create_task(self._release(answer))
-            self._returns.add(task)
-            task.add_done_callback(self._returns.discard)
+            self.release(answer)
+
+    def release(self, answer: Claimed) -> None:
+        """Give back what was claimed, soon; no attempt is used."""
+        task = asyncio.create_task(self._release(answer))
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
 
     async def _release(self, claimed: Claimed) -> None:
         items = [

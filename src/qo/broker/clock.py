@@ -1,10 +1,16 @@
-"""Time as the broker needs it: what it is, and to be called when it comes."""
+"""Time as the broker needs it: what it is, and to be called when it comes.
+
+A broker waits by a clock that goes on steadily: a wall clock that is put forward or
+back neither cuts a wait short nor prolongs it. What the store says about times is by
+the store's clock, and is translated when it is heard (`Broker` gives `store_now`).
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
@@ -21,10 +27,14 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The wall clock. A timer that fires early is set again, so a clock that was put back is honoured."""
+    """The time at which it was made, and what has passed since, steadily."""
+
+    def __init__(self) -> None:
+        self._began = datetime.now(UTC)
+        self._began_at = time.monotonic()
 
     def now(self) -> datetime:
-        return datetime.now(UTC)
+        return self._began + timedelta(seconds=time.monotonic() - self._began_at)
 
     def call_at(self, when: datetime, callback: Callable[[], None]) -> Timer:
         return _SystemTimer(self, when, callback)
@@ -51,3 +61,15 @@ class _SystemTimer:
 
 LONGEST_SLEEP_SECONDS = 3600
 """Event loops refuse to sleep for years; a far timer is set again in between."""
+
+
+class StoreTimes:
+    """Turns what a store says about times into this process's own."""
+
+    def __init__(self, clock: Clock, store_now: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self._store_now = store_now
+
+    def here(self, when: datetime | None) -> datetime | None:
+        """A moment by the store's clock, as this process will see it come."""
+        return None if when is None else self._clock.now() + (when - self._store_now())

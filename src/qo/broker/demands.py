@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 
-from qo.broker.clock import Clock
+from qo.broker.clock import Clock, StoreTimes
 from qo.broker.hints import HintCounters
 from qo.core.scaling import Demand
 from qo.stores.store import Inspect
@@ -20,14 +20,22 @@ Wish = tuple[tuple[str, ...], str, frozenset[str] | None]
 
 
 class Demands:
-    def __init__(self, store: Inspect, clock: Clock, counters: HintCounters, must_poll: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        store: Inspect,
+        clock: Clock,
+        times: StoreTimes,
+        counters: HintCounters,
+        must_poll: Callable[[], bool],
+    ) -> None:
         self._store = store
         self._clock = clock
+        self._times = times
         self._counters = counters
         self._must_poll = must_poll
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
-        self._empty: dict[Wish, tuple[int, Demand]] = {}
-        """That there was nothing to do, and how many hints had been heard by then."""
+        self._empty: dict[Wish, tuple[int, Demand, datetime | None]] = {}
+        """That there was nothing to do, how many hints had been heard by then, and when time may bring something."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -46,10 +54,10 @@ class Demands:
         try:
             while True:
                 news.clear()
-                demand = self._remembered(wish) or await self._ask(wish)
+                demand, next_at = self._remembered(wish) or await self._ask(wish)
                 if demand.depth or self._closed or (until is not None and self._clock.now() >= until):
                     return demand
-                await self._sleep(news, min((each for each in (until, demand.next_at) if each), default=None))
+                await self._sleep(news, min((each for each in (until, next_at) if each), default=None))
                 rest = self._clock.now() + LOOK_REST
                 await self._sleep(asyncio.Event(), rest if until is None else min(rest, until))
         finally:
@@ -64,20 +72,21 @@ class Demands:
         self._closed = True
         self.heard(None)
 
-    async def _ask(self, wish: Wish) -> Demand:
+    async def _ask(self, wish: Wish) -> tuple[Demand, datetime | None]:
         count = self._counters.count(wish[0])
         demand = await self._store.demand(*wish)
         if len(self._empty) >= REMEMBERED:
             self._empty.clear()
-        self._empty[wish] = count, demand
-        return demand
+        next_at = self._times.here(demand.next_at)
+        self._empty[wish] = count, demand, next_at
+        return demand, next_at
 
-    def _remembered(self, wish: Wish) -> Demand | None:
+    def _remembered(self, wish: Wish) -> tuple[Demand, datetime | None] | None:
         """That there is nothing, if that is still known."""
-        count, demand = self._empty.get(wish, (-1, Demand()))
+        count, demand, next_at = self._empty.get(wish, (-1, Demand(), None))
         if self._must_poll() or demand.depth or count != self._counters.count(wish[0]):
             return None
-        return demand if demand.next_at is None or self._clock.now() < demand.next_at else None
+        return (demand, next_at) if next_at is None or self._clock.now() < next_at else None
 
     async def _sleep(self, news: asyncio.Event, until: datetime | None) -> None:
         timer = None if until is None else self._clock.call_at(until, news.set)

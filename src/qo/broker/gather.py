@@ -13,8 +13,14 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 
+STALL_SECONDS = 2.0
+"""A batch that is under way for so long does not keep the next from going out."""
+AT_ONCE_LIMIT = 4
+"""Batches that may be under way at once, all but the newest stalled."""
+
+
 class Gather(Generic[Q, A]):
-    """Sends calls in batches, one batch at a time.
+    """Sends calls in batches, one batch at a time, as long as none stalls.
 
     A call that is cancelled before its batch is sent is dropped. After that it
     may take effect, and `abandoned` is told of its answer. If a batch is
@@ -34,7 +40,9 @@ class Gather(Generic[Q, A]):
         self._limit = limit
         self._abandoned = abandoned
         self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
-        self._pump: asyncio.Task[None] | None = None
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._under_way = 0
+        self._stall: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
@@ -42,11 +50,14 @@ class Gather(Generic[Q, A]):
     async def ask(self, call: Q) -> A:
         if self._closed:
             raise Closed("this client was closed")
-        if self._idle.is_set() and self._abandoned is None:
+        if self._under_way == 0 and self._abandoned is None:
             return await self._ask_directly(call)
         answer: asyncio.Future[A] = asyncio.get_running_loop().create_future()
         self._waiting.append((call, answer))
-        self._start()
+        if self._under_way == 0:
+            self._start()
+        elif self._stall is None:
+            self._stall = asyncio.get_running_loop().call_later(STALL_SECONDS, self._stalled)
         try:
             return await answer
         except asyncio.CancelledError:
@@ -58,31 +69,53 @@ class Gather(Generic[Q, A]):
         """Refuse new calls and finish those that were made."""
         self._closed = True
         await self._idle.wait()
-        if self._pump is not None:
-            await self._pump
+        while self._pumps:
+            await asyncio.wait(self._pumps)
 
     async def _ask_directly(self, call: Q) -> A:
         """Nobody else is asking: spare the hops through the pump. What gathers meanwhile goes out afterwards."""
-        self._idle.clear()
+        self._begin()
         try:
             [answer] = await self._send([call])
         finally:
-            self._idle.set()
-            if self._waiting:
+            self._end()
+            if self._waiting and self._under_way == 0:
                 self._start()
         return answer
 
+    def _begin(self) -> None:
+        self._under_way += 1
+        self._idle.clear()
+
+    def _end(self) -> None:
+        self._under_way -= 1
+        if self._under_way == 0:
+            self._idle.set()
+            if self._stall is not None:
+                self._stall.cancel()
+                self._stall = None
+
+    def _stalled(self) -> None:
+        """What is under way takes long: what has gathered does not wait for it any longer."""
+        self._stall = None
+        if not self._waiting or self._under_way == 0:
+            return
+        if self._under_way < AT_ONCE_LIMIT:
+            self._start()
+        self._stall = asyncio.get_running_loop().call_later(STALL_SECONDS, self._stalled)
+
     def _start(self) -> None:
-        if self._idle.is_set():
-            self._idle.clear()
-            self._pump = asyncio.create_task(self._run())
+        self._begin()
+        pump = asyncio.create_task(self._run())
+        self._pumps.add(pump)
+        pump.add_done_callback(self._pumps.discard)
 
     async def _run(self) -> None:
         try:
             while batch := self._next_batch():
                 await self._send_batch(batch)
         finally:
-            self._idle.set()
+            self._end()
 
     def _next_batch(self) -> list[tuple[Q, asyncio.Future[A]]]:
         batch: list[tuple[Q, asyncio.Future[A]]] = []

@@ -1,4 +1,4 @@
-"""timers: housekeeping at its own time, and asking whether others wrote while someone waits."""
+"""timers: housekeeping at its time; and while someone waits, whether others wrote and whether hints still come."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
-from qo.broker.clock import Clock, Timer
+from qo.broker.clock import Clock, StoreTimes, Timer
 from qo.core.errors import QoError
 from qo.core.polling import PollingStrategy
 from qo.stores.store import Store
@@ -22,9 +22,10 @@ TIDY_STEP_REST = timedelta(milliseconds=50)
 class Housekeeping:
     """Tidies when the store said that it is due, or a minute after traffic; never in a loop."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, times: StoreTimes) -> None:
         self._store = store
         self._clock = clock
+        self._times = times
         self._due: datetime | None = None
         self._timer: Timer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -66,13 +67,59 @@ class Housekeeping:
     async def _tidy(self) -> None:
         again: datetime | None
         try:
-            again = await self._store.tidy()
+            again = self._times.here(await self._store.tidy())
         except QoError:
             log.warning("housekeeping failed; it will be tried again", exc_info=True)
             again = self._clock.now() + TIDY_AFTER_TRAFFIC
         self._task = None
         if again is not None:
             self._due_at(max(again, self._clock.now() + TIDY_STEP_REST))
+
+
+class Vigil:
+    """While someone waits, makes sure now and then that hints still come: a connection may be alive and mute."""
+
+    def __init__(self, store: Store, clock: Clock, someone_waits: Callable[[], bool]) -> None:
+        self._store = store
+        self._clock = clock
+        self._someone_waits = someone_waits
+        self._verified: datetime | None = None
+        self._timer: Timer | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.verifications = 0
+
+    def needed(self) -> None:
+        """Someone began to wait."""
+        every = self._store.check_seconds
+        if self._timer is not None or self._task is not None or not every or self._store.must_poll:
+            return
+        if self._verified is None:
+            self._verified = self._clock.now()  # when listening began, it was verified
+        self._timer = self._clock.call_at(self._verified + timedelta(seconds=every), self._begin)
+
+    async def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _begin(self) -> None:
+        self._timer = None
+        if self._someone_waits():
+            self._task = asyncio.create_task(self._verify())
+
+    async def _verify(self) -> None:
+        self.verifications += 1
+        try:
+            await self._store.verify()
+        except QoError:
+            log.warning("could not verify that notifications come; it will be tried again", exc_info=True)
+        finally:
+            self._task = None
+            self._verified = self._clock.now()
+        if self._someone_waits():
+            self.needed()
 
 
 class Poller:

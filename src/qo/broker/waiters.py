@@ -16,7 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from qo.broker.backoff import Backoffs
-from qo.broker.clock import Clock, Timer
+from qo.broker.clock import Clock, StoreTimes, Timer
 from qo.broker.gather import is_answered
 from qo.broker.hints import HintCounters
 from qo.broker.line import Line, Sort, Waiter
@@ -29,10 +29,11 @@ FIRST_ROUND = 1
 
 
 class Known(NamedTuple):
-    """That nothing was there: how much was heard by then, and when time may bring something."""
+    """That nothing was there: how much was heard by then, and when time may bring something, by our own clock."""
 
     heard: int
     ask_again: datetime | None
+    owner_limited: bool = False
 
 
 EMPTIES_LIMIT = 10_000
@@ -203,7 +204,7 @@ class Lot:
 
     def _rest(self, empty: list[Nothing], before: int) -> None:
         for answer in empty:
-            self.wake_at(answer.ask_again)
+            self.wake_at(self._house.times.here(answer.ask_again))
         if self._counters.count(self.sort.queues) != before:
             self._again = True
 
@@ -214,6 +215,7 @@ class Waiters:
     def __init__(
         self,
         clock: Clock,
+        times: StoreTimes,
         counters: HintCounters,
         ask: Ask,
         give_back: GiveBack,
@@ -221,6 +223,7 @@ class Waiters:
         woke: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.clock = clock
+        self.times = times
         self.counters = counters
         self.ask = ask
         self.give_back = give_back
@@ -234,18 +237,18 @@ class Waiters:
     def __len__(self) -> int:
         return sum(len(lot.waiters) for lot in self._lots.values())
 
-    def stands_for(self, want: Want) -> Nothing | None:
-        """The store's empty answer to others who want the same, if it still holds: it needs not be asked again."""
+    def stands_for(self, want: Want) -> Known | None:
+        """That there was nothing for others who want the same, if that still holds: the store need not be asked."""
         sort = Sort.of(want)
         lot = self._lots.get(sort)
         if lot is not None and lot.waiters:
-            return None if lot.owner_limited else Nothing(None)
+            return None if lot.owner_limited else Known(0, None)
         known = self._emptied.get(sort)
         if known is None or known.heard != self.counters.count(sort.queues):
             return None
         if known.ask_again is not None and known.ask_again <= self.clock.now():
             return None
-        return Nothing(known.ask_again)
+        return known
 
     def remember(self, sort: Sort, ask_again: datetime | None) -> None:
         """The last who waited has gone, with nothing. Who comes next need not ask, if nothing was heard meanwhile.
@@ -257,10 +260,14 @@ class Waiters:
         if len(self._emptied) > EMPTIES_LIMIT:
             del self._emptied[next(iter(self._emptied))]
 
+    def known_from(self, empty: Nothing) -> Known:
+        """What an empty answer of the store says, as of now."""
+        return Known(0, self.times.here(empty.ask_again), empty.owner_limited)
+
     async def park(
-        self, want: Want, until: datetime | None, empty: Nothing | None, before: int, priority: int = 0
+        self, want: Want, until: datetime | None, empty: Known | None, before: int, priority: int = 0
     ) -> Claimed | Nothing:
-        """Wait for an answer. `empty` is what the store said, and `before` the hint count when it was asked."""
+        """Wait for an answer. `empty` is what is known, and `before` the hint count when the store was asked."""
         if self._closed:
             return Nothing(None)
         lot = self._lot(Sort.of(want))

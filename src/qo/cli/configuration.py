@@ -13,6 +13,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from qo.core.errors import Invalid
 from qo.core.names import suggestion
@@ -32,6 +33,7 @@ WORK_KINDS = "work_kinds"
 PREFIX = "QO_"
 CONFIG_VARIABLE = "QO_CONFIG"
 TOKEN_VARIABLE = "QO_TOKEN"  # noqa: S105 - its name
+HOST_VARIABLE = "QO_TOKEN_HOST"
 
 ALIASES = {
     "POLL_WORKER_INTERVAL": "long_polling.check_interval_ms",
@@ -102,9 +104,14 @@ class Configuration:
 
     values: dict[str, Value]
     warnings: list[str]
+    found_file: str = ""
+    """A file that was read because it lay there, and not because someone named it."""
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key].value
+
+    def with_value(self, key: str, value: Any, source: str) -> Configuration:
+        return dataclasses.replace(self, values={**self.values, key: Value(value, source)})
 
     def polling(self) -> PollingStrategy:
         """A strategy that is said, then a fixed interval that is, then the adaptive default."""
@@ -183,15 +190,16 @@ def read_configuration(
     """What is in effect. Flags that are None were not given."""
     around = os.environ if environment is None else environment
     known = settings()
+    named_file = path or around.get(CONFIG_VARIABLE) or None
     values = {key: Value(setting.default, "default") for key, setting in known.items()}
     warnings = [f"{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in around]
-    for name, (key, text) in _from_file(known, path or around.get(CONFIG_VARIABLE) or None).items():
+    for name, (key, text) in _from_file(known, named_file).items():
         values[name] = Value(text, key)
     values |= _from_environment(known, around)
     for key, value in (flags or {}).items():
         if value is not None:
             values[key] = Value(value, f"--{key.rpartition('.')[2].replace('_', '-')}")
-    return Configuration(values, warnings)
+    return Configuration(values, warnings, FILE if named_file is None else "")
 
 
 def work_kinds(path: str | None = None) -> Mapping[str, Any]:
@@ -203,8 +211,35 @@ def work_kinds(path: str | None = None) -> Mapping[str, Any]:
     return found
 
 
-def token_of(given: str | None) -> str | None:
-    return given or os.environ.get(TOKEN_VARIABLE) or None
+def token_for(
+    configuration: Configuration, given: str | None, environment: Mapping[str, str] | None = None
+) -> str | None:
+    """The token for the configured server: the one that is given, else the environment's.
+
+    The environment's goes to a server that its owner named: with a flag or a variable, or in `QO_TOKEN_HOST`. A file
+    that happens to lie in the folder cannot send it elsewhere.
+    """
+    around = os.environ if environment is None else environment
+    token = around.get(TOKEN_VARIABLE)
+    if given or not token:
+        return given
+    url, source = configuration.values["store"]
+    host = host_of(url)
+    hosts = [each.strip() for each in around.get(HOST_VARIABLE, "").split(",") if each.strip()]
+    if hosts and not {host, urlsplit(url).hostname} & set(hosts):
+        raise Invalid(HOST_VARIABLE, f"does not name {host}, so that {TOKEN_VARIABLE} is not sent there")
+    if not hosts and source == configuration.found_file:
+        raise Invalid(
+            TOKEN_VARIABLE,
+            f"is not sent to {host}, which only {source} in this folder names; say --store {url}, "
+            f"--token, or {HOST_VARIABLE}={host}",
+        )
+    return token
+
+
+def host_of(url: str) -> str:
+    """With its port, as `QO_TOKEN_HOST` names it."""
+    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def _from_environment(known: Mapping[str, Setting], around: Mapping[str, str]) -> dict[str, Value]:
@@ -217,7 +252,7 @@ def _from_environment(known: Mapping[str, Setting], around: Mapping[str, str]) -
     for name in sorted(around):
         if name in names:
             found[names[name].key] = Value(_read(name, names[name], around[name]), name)
-        elif name.startswith(PREFIX) and name not in (CONFIG_VARIABLE, TOKEN_VARIABLE):
+        elif name.startswith(PREFIX) and name not in (CONFIG_VARIABLE, TOKEN_VARIABLE, HOST_VARIABLE):
             raise Invalid(name, "is not a setting" + suggestion(name, names))
     return found
 

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from qo.cli.configuration import TOKEN_VARIABLE, read_configuration, token_of
+from qo.cli.configuration import TOKEN_VARIABLE, read_configuration, token_for
 from qo.client.client import Client
 from qo.connect import connect
 from qo.core.errors import NotFound, Unauthenticated
@@ -41,7 +41,9 @@ async def _opened(given: argparse.Namespace, run: Run) -> int:
         raise NotFound(f"there is no store at {without_password(url)} yet; the first push makes it")
     try:
         options: dict[str, Any] = (
-            {"token": token_of(given.token)} if remote else {"encryption_key": configuration["encryption.key"]}
+            {"token": token_for(configuration, given.token)}
+            if remote
+            else {"encryption_key": configuration["encryption.key"]}
         )
         async with connect(url, patience=PATIENCE_SECONDS, **options) as client:
             return await run(client, given)

@@ -15,8 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import qo
-from qo.cli.configuration import TOKEN_VARIABLE, Configuration, read_configuration, token_of, work_kinds
+from qo.cli.configuration import (
+    HOST_VARIABLE,
+    TOKEN_VARIABLE,
+    Configuration,
+    host_of,
+    read_configuration,
+    token_for,
+    work_kinds,
+)
 from qo.client.queue import Queue
+from qo.connect import is_server
 from qo.core.errors import Invalid
 from qo.core.names import DEFAULT_QUEUE
 from qo.core.queue import DEFAULT_LEASE
@@ -102,6 +111,8 @@ async def _manage(
         raise Invalid("worker", "has a client's queue; to be managed it needs a store's or a server's URL")
     if given.token is not None:
         os.environ[TOKEN_VARIABLE] = given.token  # for the workers; others may read a command line
+        urls = [worker.where] if isinstance(worker.where, str) else worker.where
+        os.environ[HOST_VARIABLE] = ",".join(map(host_of, urls))
     client = await worker.connected(options.polling)
     try:
         manager = Manager(
@@ -144,14 +155,23 @@ def _chosen(given: argparse.Namespace, configuration: Configuration) -> Worker:
         raise Invalid("worker", "name a worker as MODULE:NAME, or say --catalog")
     if given.catalog:
         kinds = read_kinds(work_kinds(given.config))
-        return catalog_worker(configuration["store"], tuple(given.queue or [DEFAULT_QUEUE]), kinds)
+        worker = catalog_worker(configuration["store"], tuple(given.queue or [DEFAULT_QUEUE]), kinds)
+        worker.use(token=_token(given, configuration), encryption_key=configuration["encryption.key"])
+        return worker
     worker = find(given.worker)
     if given.store is not None:
         worker.where = given.store
-    worker.use(token=token_of(given.token), encryption_key=configuration["encryption.key"])
+    elif not isinstance(worker.where, Queue):
+        first = worker.where if isinstance(worker.where, str) else worker.where[0]
+        configuration = configuration.with_value("store", first, given.worker)
+    worker.use(token=_token(given, configuration), encryption_key=configuration["encryption.key"])
     if given.queue:
         worker.queues = tuple(given.queue)
     return worker
+
+
+def _token(given: argparse.Namespace, configuration: Configuration) -> str | None:
+    return token_for(configuration, given.token) if is_server(configuration["store"]) else given.token
 
 
 def find(text: str) -> Worker:

@@ -13,11 +13,25 @@ from typing import TYPE_CHECKING, Any
 from qo.client.delivery import Delivery, describe
 from qo.client.payload import result_bytes
 from qo.client.steps import BATCH, Options
-from qo.core.errors import NotFound, QoError
-from qo.core.lease import Answer, Claimed, Complete, Extension, Fail, LeaseToken, Lost, Place, Release, Report
+from qo.core.errors import Closed, NotFound, QoError, Unavailable
+from qo.core.lease import (
+    Answer,
+    Claimed,
+    Complete,
+    Extension,
+    Fail,
+    LeaseToken,
+    Lost,
+    Nothing,
+    Place,
+    Release,
+    Report,
+    Want,
+)
 from qo.core.queue import QueueSettings
 
 if TYPE_CHECKING:
+    from qo.client.front import Front
     from qo.client.queue import Queue
 
 log = logging.getLogger("qo.client")
@@ -25,6 +39,8 @@ log = logging.getLogger("qo.client")
 Handler = Callable[[Any], Awaitable[Any]]
 """Takes a delivery, or a list of them where `each` is off."""
 
+FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.1, 10.0
+"""Between two claims, while the store is away."""
 EXTEND_AFTER = 3
 """Leases are extended when a third of them is over."""
 
@@ -52,23 +68,42 @@ def _at_most(messages: int, left: int | None) -> int:
 
 
 async def _claim(queue: Queue, options: Options, messages: int, lane_messages: int | None = None) -> list[Delivery]:
-    """What comes next; nothing if none came for `idle`, or the front was closed."""
+    """What comes next; nothing if none came for `idle`, or the front was closed.
+
+    A store that is away for a while does not end a consumer: it asks again, until `idle` is over.
+    """
     front = queue.front
     over = None if options.idle is None else front.now() + options.idle
+    rest = FIRST_REST_SECONDS
     while True:
         want = queue.want(messages=messages, lane_messages=lane_messages)
-        if options.polling is not None:
-            answer, ended = await front.claim(want), False
-        else:
-            until = _earlier(over, None if options.timeout is None else front.now() + options.timeout)
-            answer = await front.claim_or_wait(want, until)
-            ended = until is None or front.now() < until  # nothing before its time: the front was closed
+        try:
+            answer, ended = await _asked(front, want, options, over)
+        except Closed:
+            raise
+        except Unavailable as error:
+            if over is not None and front.now() >= over:
+                raise
+            log.warning("could not claim: %s; trying again in %.1f s", error, rest)
+            await asyncio.sleep(rest)
+            rest = min(rest * 2, LONGEST_REST_SECONDS)
+            continue
+        rest = FIRST_REST_SECONDS
         if isinstance(answer, Claimed):
             return [Delivery(front, each) for each in answer.deliveries]
         if ended or (over is not None and front.now() >= over):
             return []
         if options.polling is not None:
             await asyncio.sleep(options.polling.total_seconds())
+
+
+async def _asked(front: Front, want: Want, options: Options, over: datetime | None) -> tuple[Claimed | Nothing, bool]:
+    """An answer, and whether it is the last: nothing before its time means that the front was closed."""
+    if options.polling is not None:
+        return await front.claim(want), False
+    until = _earlier(over, None if options.timeout is None else front.now() + options.timeout)
+    answer = await front.claim_or_wait(want, until)
+    return answer, until is None or front.now() < until
 
 
 def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import secrets
 import sys
+import time
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from qo.client.outgoing import Message
@@ -29,6 +30,7 @@ COLUMNS = (
     ("priority", "integer"),
     ("headers", "text"),
     ("due_at", "timestamptz"),
+    ("delay", "double precision"),
     ("ttl", "double precision"),
     ("dedupe", "jsonb"),
     ("notify", "boolean"),
@@ -61,9 +63,8 @@ def enqueue(
     see the message when they next look.
     """
     checked_schema("schema", schema)
-    now = datetime.now(UTC)
-    [id] = message_ids(int(now.timestamp() * 1000), secrets.randbits(80), 1)
-    message = Message(payload, kind, key, priority, delay, due_at, dedupe, headers, ttl).addressed(queue, id, now)
+    [id] = message_ids(time.time_ns() // 1_000_000, secrets.randbits(80), 1)
+    message = Message(payload, kind, key, priority, delay, due_at, dedupe, headers, ttl).addressed(queue, id)
     return _driver_of(connection)(connection, schema, _values(message, notify))
 
 
@@ -83,6 +84,7 @@ def _values(message: NewMessage, notify: bool) -> dict[str, Any]:
         "priority": message.priority,
         "headers": json.dumps(dict(message.headers)) if message.headers else None,
         "due_at": message.due_at,
+        "delay": None if message.delay is None else message.delay.total_seconds(),
         "ttl": None if message.ttl is None else message.ttl.total_seconds(),
         "dedupe": json.dumps(held) if held else None,
         "notify": notify,

@@ -12,7 +12,7 @@ import msgspec
 from qo.client.payload import RAW, encoded, encoded_quickly, marked
 from qo.client.tracing import trace_headers
 from qo.core.errors import Invalid
-from qo.core.message import Dedupe, MessageId, NewMessage, check_due_at, check_own_headers
+from qo.core.message import Dedupe, MessageId, NewMessage, check_own_headers
 from qo.core.names import DEFAULT_KIND
 from qo.core.queue import duration
 
@@ -41,7 +41,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     headers: Mapping[str, str] | None = None
     ttl: timedelta | float | None = None
 
-    def addressed(self, queue: str, id: MessageId, now: datetime) -> NewMessage:
+    def addressed(self, queue: str, id: MessageId) -> NewMessage:
         """Check it and turn it into what the store takes."""
         payload, headers = self.payload, self.headers
         if headers is not None:
@@ -63,22 +63,18 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             self.key,
             self.priority,
             headers,
-            due_at=None if self.delay is None and self.due_at is None else self._due(now),
+            due_at=self.due_at,
+            delay=None if self.delay is None else self._delay(self.delay),
             ttl=None if self.ttl is None else duration("ttl", self.ttl),
             dedupe=Dedupe(self.dedupe) if isinstance(self.dedupe, str) else self.dedupe,
         )
 
-    def _due(self, now: datetime) -> datetime:
-        if self.delay is None:
-            assert self.due_at is not None
-            check_due_at(self.due_at)
-            return self.due_at
-        if self.due_at is not None:
-            raise Invalid("delay", "give a delay or a due time, not both")
-        delay = duration("delay", self.delay)
+    def _delay(self, given: timedelta | float) -> timedelta:
+        """A length as it is: from when on it counts is for the store's clock to say."""
+        delay = duration("delay", given)
         if delay < timedelta(0):
-            raise Invalid("delay", f"must not be negative, not {self.delay}")
-        return now + delay
+            raise Invalid("delay", f"must not be negative, not {given}")
+        return delay
 
 
 _options = attrgetter("kind", "key", "priority", "delay", "due_at", "dedupe", "headers", "ttl")
@@ -86,11 +82,11 @@ _payload = attrgetter("payload")
 NO_MORE = (None,) * 5
 
 
-def addressed(batch: Sequence[Message], queue: str, ids: Sequence[MessageId], now: datetime) -> list[NewMessage]:
+def addressed(batch: Sequence[Message], queue: str, ids: Sequence[MessageId]) -> list[NewMessage]:
     """Check messages and turn them into what the store takes; quickly, if they differ in their payloads alone."""
     payloads = None if trace_headers() else _plain_payloads(batch)
     if payloads is None:
-        return [message.addressed(queue, id, now) for message, id in zip(batch, ids, strict=True)]
+        return [message.addressed(queue, id) for message, id in zip(batch, ids, strict=True)]
     kind, key, priority = batch[0].kind, batch[0].key, batch[0].priority
     return [NewMessage(id, queue, payload, kind, key, priority) for id, payload in zip(ids, payloads, strict=True)]
 

@@ -97,10 +97,10 @@ class Queue(Steps):
 
     def prepare(self, messages: Iterable[Message]) -> list[NewMessage]:
         """Check messages and give them their ids, without pushing them; `Client.transact` takes the answer."""
-        batch, now = list(messages), self.front.now()
+        batch = list(messages)
         if not all(issubclass(kind, Message) for kind in set(map(type, batch))):
             raise Invalid("messages", "must be qo.Message objects; wrap each payload in one")
-        return addressed(batch, self.name, self.front.new_ids(len(batch)), now)
+        return addressed(batch, self.name, self.front.new_ids(len(batch)))
 
     def buffered(self, *, messages: int = BUFFER_MESSAGES, milliseconds: float = BUFFER_MS) -> Buffer:
         """A buffer that pushes what it is given in batches, so full or so old at most; see `Buffer`."""

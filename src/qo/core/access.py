@@ -22,8 +22,8 @@ TOKEN_PREFIX = "qo"  # noqa: S105 - it begins every token, and opens nothing
 SECRET_BYTES = 32
 ID_BYTES = 6
 DIGEST_BYTES = 32
-_TOKEN = re.compile(r"^qo_([0-9a-f]{12})_([0-9a-f]{64})$")
-_ID = re.compile(r"^[0-9a-f]{12}$")
+_TOKEN = re.compile(r"qo_([0-9a-f]{12})_([0-9a-f]{64})")
+_ID = re.compile(r"[0-9a-f]{12}")
 
 
 class Scope(StrEnum):
@@ -47,7 +47,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
 
     def __post_init__(self) -> None:
-        if not _ID.match(self.id):
+        if not _ID.fullmatch(self.id):
             raise Invalid("id", f"must be {2 * ID_BYTES} hexadecimal digits, not '{self.id}'")
         if len(self.digest) not in (0, DIGEST_BYTES):
             raise Invalid("digest", f"must be a SHA-256, {DIGEST_BYTES} bytes")
@@ -78,7 +78,7 @@ def token_text(id: str, secret: bytes) -> str:
 
 def token_parts(text: str) -> tuple[str, bytes] | None:
     """The id of a token and the digest of its secret; None if it does not look like one."""
-    found = _TOKEN.match(text)
+    found = _TOKEN.fullmatch(text)
     return None if found is None else (found[1], digest_of(bytes.fromhex(found[2])))
 
 

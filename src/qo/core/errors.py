@@ -26,6 +26,14 @@ Leaves say who must act: the caller (Invalid, Conflict, NotFound), the operator
 
 from __future__ import annotations
 
+FIELD_LIMIT, PROBLEM_LIMIT = 100, 1000
+"""Characters of an error that may come from its caller: a request's size must not become the answer's."""
+
+
+def shortened(text: str, limit: int) -> str:
+    """Text as it may be told: its beginning, if it is long, and how long it was."""
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
 
 class QoError(Exception):
     """The root of everything that qo raises on purpose."""
@@ -35,9 +43,9 @@ class Invalid(QoError):
     """The caller's mistake. Names the field and says what is allowed."""
 
     def __init__(self, field: str, problem: str) -> None:
-        super().__init__(f"{field}: {problem}")
-        self.field = field
-        self.problem = problem
+        self.field = shortened(field, FIELD_LIMIT)
+        self.problem = shortened(problem, PROBLEM_LIMIT)
+        super().__init__(f"{self.field}: {self.problem}")
 
 
 class TooLarge(Invalid):

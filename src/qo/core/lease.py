@@ -24,6 +24,10 @@ LeaseToken = NewType("LeaseToken", str)
 
 CLAIM_LIMIT = 10_000
 QUEUES_LIMIT = 1000
+KINDS_LIMIT = 1000
+CLAIM_BYTES = 8 * 1024 * 1024
+"""Payloads and headers that one claim takes at most, unless it says otherwise; at least one message."""
+CLAIM_BYTES_LIMIT = 1024 * 1024 * 1024
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +39,8 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     `lease` None means each queue's own setting. `auto_settle` completes at
     delivery, in the same commit: at most once, by the caller's wish.
     `new_queue` is how a queue is set up that this claim creates, by naming a group in it.
+    `max_bytes` caps the payloads and headers of the whole claim; a single message may be larger.
+    `named`: the caller chose the token, and may come again with it.
     """
 
     token: LeaseToken
@@ -51,12 +57,16 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
     auto_settle: bool = False
     new_queue: QueueSettings | None = None
+    max_bytes: int = CLAIM_BYTES
+    named: bool = False
 
     def __post_init__(self) -> None:
         if bool(self.queues) == (self.filter is not None):
             raise Invalid("queues", "a claim names queues or a filter, and not both")
         if len(self.queues) > QUEUES_LIMIT:
             raise Invalid("queues", f"a claim names at most {QUEUES_LIMIT} queues, not {len(self.queues)}")
+        if self.kinds is not None and len(self.kinds) > KINDS_LIMIT:
+            raise Invalid("kinds", f"a claim names at most {KINDS_LIMIT} kinds, not {len(self.kinds)}")
         for queue in self.queues:
             checked_name("queue", queue)
         for kind in self.kinds or ():
@@ -64,6 +74,9 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
         checked_name("group", self.group)
         if self.key is not None:
             checked_key("key", self.key)
+        self._check_amounts()
+
+    def _check_amounts(self) -> None:
         _check_count("messages", self.messages)
         if self.lanes is not None:
             _check_count("lanes", self.lanes)
@@ -71,6 +84,8 @@ class Want(msgspec.Struct, frozen=True, kw_only=True):
             _check_count("lane_messages", self.lane_messages)
         if self.lease is not None and self.lease <= timedelta(0):
             raise Invalid("lease", "must be greater than 0")
+        if type(self.max_bytes) is not int or not 1 <= self.max_bytes <= CLAIM_BYTES_LIMIT:
+            raise Invalid("max_bytes", f"must be a whole number from 1 to {CLAIM_BYTES_LIMIT}, not {self.max_bytes!r}")
 
 
 def _check_count(field: str, value: int) -> None:

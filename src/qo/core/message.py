@@ -15,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from qo.core.errors import Invalid, TooLarge
+from qo.core.errors import Invalid, TooLarge, shortened
 from qo.core.moments import checked_time
 from qo.core.names import DEFAULT_KIND, checked_key, checked_name, known_names
 from qo.core.queue import QueueSettings
@@ -24,6 +24,7 @@ MessageId = NewType("MessageId", bytes)
 """The 16 bytes of a UUIDv7; text only where people see it (`id_text`). Ids of one batch sort in its order."""
 
 PRIORITY_LIMIT = 100
+ECHO_LIMIT = 100
 HEADER_COUNT_LIMIT = 64
 HEADER_BYTES_LIMIT = 16 * 1024
 
@@ -78,7 +79,7 @@ def checked_id(field: str, value: str) -> MessageId:
     try:
         return MessageId(UUID(value).bytes)
     except (ValueError, AttributeError, TypeError):
-        raise Invalid(field, f"must be a UUID, not {value!r}") from None
+        raise Invalid(field, f"must be a UUID, not {shortened(str(value), ECHO_LIMIT)!r}") from None
 
 
 class DedupeScope(StrEnum):
@@ -116,6 +117,7 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     """A message on its way to the store. Its id is given by the caller, so a push can be told apart from its repeat.
 
     `new_queue` is how its queue is set up if this push creates it; None: with the defaults.
+    `delay` is how long after its push it is due: a length, because the store's clock decides. Give it, or `due_at`.
     """
 
     id: MessageId
@@ -129,6 +131,7 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
     ttl: timedelta | None = None
     dedupe: Dedupe | None = None
     new_queue: QueueSettings | None = None
+    delay: timedelta | None = None
 
     def __post_init__(self) -> None:
         if self.queue not in known_names:
@@ -141,6 +144,8 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
             check_priority(self.priority)
         if self.headers is not None or self.due_at is not None or self.ttl is not None or self.dedupe is not None:
             self._check_adornments()
+        if self.delay is not None:
+            self._check_delay()
 
     def _check_adornments(self) -> None:
         if self.headers is not None:
@@ -151,6 +156,12 @@ class NewMessage(msgspec.Struct, frozen=True, gc=False):
             check_due_at(self.due_at)
         if self.dedupe is not None and not isinstance(self.dedupe, Dedupe):
             raise Invalid("dedupe", f"must be text or a qo.Dedupe, not {type(self.dedupe).__name__}")
+
+    def _check_delay(self) -> None:
+        if self.due_at is not None:
+            raise Invalid("delay", "give a delay or a due time, not both")
+        if type(self.delay) is not timedelta or self.delay < timedelta(0):
+            raise Invalid("delay", f"must be a timedelta that is not negative, not {self.delay}")
 
 
 def check_due_at(due_at: datetime) -> None:
@@ -204,3 +215,20 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 Pushed = Stored | Duplicate | Refused
+
+
+def repeats_in(messages: Sequence[NewMessage]) -> Mapping[int, int]:
+    """Which messages of a batch have the id of an earlier one: their numbers, each with that of the first.
+
+    In a batch an id stands for the first message that has it: another one is that message, said again, or is refused.
+    """
+    if len({message.id for message in messages}) == len(messages):
+        return {}
+    firsts: dict[MessageId, int] = {}
+    numbered = enumerate(messages)
+    return {number: first for number, each in numbered if (first := firsts.setdefault(each.id, number)) != number}
+
+
+def is_same_message(one: NewMessage, other: NewMessage) -> bool:
+    """Whether two messages under one id are one message, said twice."""
+    return (one.queue, one.key, one.payload) == (other.queue, other.key, other.payload)

@@ -22,7 +22,7 @@ DEFAULT_SCHEMA = "qo"
 """Where qo's tables are in a database, unless told otherwise."""
 
 
-SCHEMA = re.compile(r"^[a-z_][a-z0-9_]{0,39}$")
+SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,39}")
 KNOWN_LIMIT = 4096
 known_names: set[str] = set()
 """Names that were found usable before, up to a limit: the hot path looks here first."""
@@ -41,7 +41,7 @@ def checked_name(field: str, value: str) -> str:
 
 def checked_schema(field: str, value: str) -> str:
     """A database schema's name, which is put into statements as it is."""
-    if not SCHEMA.match(value):
+    if not SCHEMA.fullmatch(value):
         raise Invalid(field, f"must be lower-case letters, digits and _, at most 40, not '{value}'")
     return value
 
@@ -75,8 +75,14 @@ def namespace_and_task(queue: str) -> tuple[str, str]:
     return (namespace, task) if dot else ("", "")
 
 
+SUGGESTION_LIMIT = 64
+"""Characters of a word for which a near one is looked for: comparing takes long for long words."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """End an error message with the nearest known word, if one is near."""
+    if len(word) > SUGGESTION_LIMIT:
+        return ""
     words = list(known)
     longer = [each for each in words if word and (each.startswith(f"{word}_") or each.endswith(f".{word}"))]
     near = longer or difflib.get_close_matches(word, words, n=1)

@@ -59,10 +59,15 @@ def as_of(job: Job, now: datetime) -> Job:
     if job.state is None or job.state.finished:
         return job
     changes: dict[str, Any] = {"finished_at": None, "reason": None, "error": None, "result": None}
-    expires = job.lease_expires_at if job.state in (JobState.ASSIGNED, JobState.RUNNING) else None
-    if expires is not None and expires <= now:
+    if state_as_of(job.state, job.lease_expires_at, now) is not job.state:
         changes |= {"state": JobState.QUEUED, "lease_owner": None, "lease_expires_at": None, "started_at": None}
     return msgspec.structs.replace(job, **changes)
+
+
+def state_as_of(state: JobState, lease_expires_at: datetime | None, now: datetime) -> JobState:
+    """The state of a job at that time, from the one that is stored."""
+    leased = state in (JobState.ASSIGNED, JobState.RUNNING)
+    return JobState.QUEUED if leased and lease_expires_at is not None and lease_expires_at <= now else state
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -54,6 +54,7 @@ class QueueSettings:
     window       a keyed lane is held back so long after its first message, or until 100 wait; then they come together
     dead_letters  False: a message that used up its attempts, or was lost too often, is dropped instead of buried
     encrypt      payloads are sealed (AES-256-GCM) before they are stored
+    sealed_since  when `encrypt` was switched on, written by qo; what was pushed since and is not sealed is refused
     dedupe_window  how long a dedupe key holds whose push leaves that to the queue; 0: not at all
     namespace, task  by which filters choose queues; None: what the dotted name says
     notes        anything, kept for whoever set it
@@ -76,6 +77,7 @@ class QueueSettings:
     window: timedelta = ZERO
     dead_letters: bool = True
     encrypt: bool = False
+    sealed_since: datetime | None = None
     dedupe_window: timedelta = timedelta(hours=1)
     namespace: str | None = None
     task: str | None = None
@@ -117,6 +119,18 @@ class QueueSettings:
         changed: QueueSettings = _changed(self, changes, "")
         return changed
 
+    def configured(self, changes: Mapping[str, Any], now: datetime) -> QueueSettings:
+        """These settings as a user changes them, at that time."""
+        if "sealed_since" in changes:
+            raise Invalid("sealed_since", "is written by qo, when `encrypt` is switched on")
+        return self.changed(changes).sealed_from(now)
+
+    def sealed_from(self, now: datetime) -> QueueSettings:
+        """These settings, as of now: since when payloads are sealed is known as long as they are."""
+        if self.encrypt == (self.sealed_since is not None):
+            return self
+        return replace(self, sealed_since=now if self.encrypt else None)
+
     def overrides(self) -> dict[str, Any]:
         """What differs from the defaults, as plain JSON values. `changed` reads it back."""
         return _overrides(self, QueueSettings())
@@ -142,8 +156,15 @@ def _overrides(settings: Any, defaults: Any) -> dict[str, Any]:
         if dataclasses.is_dataclass(value):
             plain[each.name] = _overrides(value, default)
         else:
-            plain[each.name] = value.total_seconds() if isinstance(value, timedelta) else value
+            plain[each.name] = plain_value(value)
     return plain
+
+
+def plain_value(value: Any) -> Any:
+    """A setting's value as JSON says it: lengths in seconds, times as text."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def _read(name: str, wanted: Any, value: Any, current: Any) -> Any:
@@ -158,6 +179,8 @@ def _read(name: str, wanted: Any, value: Any, current: Any) -> Any:
         return _read_history(name, value)
     if wanted is timedelta:
         return duration(name, value)
+    if wanted is datetime:
+        return value if isinstance(value, datetime) else datetime.fromisoformat(value)
     if wanted is float and type(value) is int:
         return float(value)
     if wanted == Mapping[str, Any]:

@@ -46,6 +46,20 @@ class Caller:
             raise Forbidden(f"this token is limited to queues that begin with {' or '.join(token.prefixes)}")
 
     @property
+    def is_limited(self) -> bool:
+        """Whether only some queues are within reach."""
+        return self.token is not None and bool(self.token.prefixes)
+
+    @property
+    def has_own_token(self) -> bool:
+        """Whether the token is one of ours; roles of other issuers' tokens mean what they mean to Queen."""
+        return self.token is not None and self.token.digest != b""
+
+    def may(self, scopes: Collection[Scope]) -> bool:
+        """Whether the caller has one of these scopes."""
+        return self.token is None or self.token.has(scopes)
+
+    @property
     def producer(self) -> str | None:
         """Who is said to have pushed a message, where that is asked for."""
         return self.subject or (None if self.token is None or self.token.digest == b"" else self.token.name)
@@ -107,6 +121,19 @@ class Gate:
             raise Unauthenticated(BAD_TOKEN)
         return Caller(token)
 
+    async def is_still(self, caller: Caller, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a caller who came a while ago would be let in now, as far as that is known without asking the store.
+
+        The store is asked only about a token that was revoked here meanwhile.
+        """
+        token = caller.token
+        if token is not None and token.id in self._known:
+            return not token.is_over(self._now())
+        try:
+            return (await self.identify(headers)).token == token or token is None or token.digest == b""
+        except Forbidden:
+            return False
+
     def forget(self, id: str) -> None:
         self._known.pop(id, None)
 
@@ -130,6 +157,9 @@ class Gate:
         if origin is not None and self.admits(origin):
             return
         if origin is not None and _place(origin) != host.decode("latin-1"):
+            raise Forbidden("pages of other origins may not call a server that asks for no token")
+        referer = headers.get(b"referer")
+        if referer is not None and _place(referer) != host.decode("latin-1"):  # where a browser says nothing else
             raise Forbidden("pages of other origins may not call a server that asks for no token")
         if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
             raise Forbidden("pages of other origins may not call a server that asks for no token")

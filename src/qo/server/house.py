@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from qo.broker.broker import Broker
-from qo.core.errors import Invalid, Throttled, TooLarge
+from qo.core.access import Scope
+from qo.core.errors import Invalid, QoError, Throttled, TooLarge
+from qo.core.lease import Claimed, Nothing
+from qo.core.message import NewMessage
 from qo.server.gate import Gate
 from qo.server.keeping import Keeper
 from qo.server.request import Request
 from qo.server.settings import ServerSettings
-from qo.server.streams import Streams
+from qo.server.streams import Stream, Streams
+
+Waited = Claimed | Nothing
+CONSUMER = frozenset({Scope.CONSUME})
 
 
 class House:
@@ -32,6 +38,15 @@ class House:
         if len(items) > self.limits.batch:
             raise TooLarge(field, f"must have at most {self.limits.batch} items, not {len(items)} (limits.batch)")
 
+    def check_keys(self, messages: Sequence[NewMessage]) -> None:
+        """One commit must not keep the store's other writers waiting for long."""
+        keys = len({(each.queue, each.key) for each in messages if each.key is not None})
+        if keys > self.limits.keys:
+            raise TooLarge(
+                "messages",
+                f"must have at most {self.limits.keys} different keys in one commit, not {keys} (limits.keys)",
+            )
+
     def until(self, timeout_ms: int) -> datetime:
         """When a wait of so long is over; this server lets nobody wait for longer than its limit."""
         if timeout_ms < 0:
@@ -40,12 +55,42 @@ class House:
 
     def check_room(self, request: Request) -> str:
         """Turn away who would wait if too many do; answers the name under which the client's are counted."""
-        client = request.client if request.caller.token is None else request.caller.token.id
+        client = self._client(request)
         if self._all_waiting >= self.limits.waiters:
             raise Throttled(f"{self._all_waiting} requests wait already (limits.waiters)")
         if self._waiting[client] >= self.limits.waiters_per_client:
             raise Throttled(f"{self._waiting[client]} requests of yours wait already (limits.waiters_per_client)")
         return client
+
+    def check_streams(self, request: Request) -> None:
+        """Turn away who has as many streams as it may."""
+        client = self._client(request)
+        if self.streams.of(client) >= self.limits.streams_per_client:
+            raise Throttled(f"{self.streams.of(client)} streams of yours are open already (limits.streams_per_client)")
+
+    def open_stream(self, request: Request, window: int) -> Stream:
+        return self.streams.open(window, self._client(request))
+
+    def _client(self, request: Request) -> str:
+        """The name under which a client is counted: its token's, or its address."""
+        return request.client if request.caller.token is None else request.caller.token.id
+
+    async def still_theirs(self, request: Request, queues: Collection[str] | None, answer: Waited) -> Waited:
+        """What came while a request waited, if its caller would still be let in; else that is given back."""
+        if not isinstance(answer, Claimed) or request.caller.token is None:
+            return answer
+        try:
+            (await self.gate.identify(request.headers)).check(CONSUMER, queues)
+        except QoError:
+            self.broker.release(answer)
+            raise
+        return answer
+
+    async def check_leases(self, request: Request, lanes: Sequence[int], tokens: Sequence[str] = ()) -> None:
+        """What a lease's token proves is a right in its queue: who is limited to some queues must reach that one."""
+        request.allow(CONSUMER, [])
+        if request.caller.is_limited:
+            request.allow(CONSUMER, await self.broker.wires.queues_of(lanes, tokens))
 
     @contextlib.contextmanager
     def waiting(self, request: Request) -> Iterator[None]:

@@ -37,6 +37,8 @@ ROLES: Mapping[str, tuple[Scope, ...]] = {
 SET_BYTES = 1024 * 1024
 SET_SECONDS = 5
 REFRESH_SECONDS = 60.0
+FAILED_SECONDS = 10.0
+"""So long everyone is told at once that keys could not be read, before it is tried again."""
 KEEP_SECONDS = 600.0
 
 
@@ -75,7 +77,11 @@ class Jwts:
                 issuer=settings.issuer or None,
                 audience=settings.audience or None,
                 leeway=settings.leeway_seconds,
-                options={"verify_aud": bool(settings.audience), "verify_iss": bool(settings.issuer)},
+                options={
+                    "verify_aud": bool(settings.audience),
+                    "verify_iss": bool(settings.issuer),
+                    "require": ["exp"] if settings.require_exp else [],
+                },
             )
         except jwt.PyJWTError as error:
             raise Unauthenticated(f"this token is not good: {error}") from None
@@ -147,7 +153,8 @@ class KeySet:
             raise Invalid("jwt.jwks", "must be a file, or an address that begins with https://")
         self._source = source
         self._keys: dict[str | None, Key] = {}
-        self._read_at = float("-inf")
+        self._read_at = self._failed_at = float("-inf")
+        self._failure = ""
         self._reading = asyncio.Lock()
 
     async def find(self, id: str | None) -> Key | None:
@@ -156,8 +163,10 @@ class KeySet:
         if found is not None and now - self._read_at < KEEP_SECONDS:
             return found
         async with self._reading:
-            if time.monotonic() - self._read_at >= REFRESH_SECONDS:
+            if time.monotonic() - max(self._read_at + REFRESH_SECONDS, self._failed_at + FAILED_SECONDS) >= 0:
                 await self._refresh()
+        if not self._keys:
+            raise Unavailable(f"the keys that tokens are checked with cannot be read: {self._failure}")
         return self._chosen(id)
 
     def _chosen(self, id: str | None) -> Key | None:
@@ -169,10 +178,11 @@ class KeySet:
         try:
             data = await asyncio.to_thread(self._fetch if self._is_address else self._read)
             self._keys = _keys_of(data)
+            self._failure = "it has no key that is good for this"
+            self._read_at = time.monotonic()
         except (OSError, ValueError) as error:
-            if not self._keys:
-                raise Unavailable(f"the keys that tokens are checked with cannot be read: {error}") from None
-        self._read_at = time.monotonic()
+            self._failure = str(error)
+            self._failed_at = time.monotonic()
 
     def _read(self) -> bytes:
         return Path(self._source).read_bytes()

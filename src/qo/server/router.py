@@ -19,8 +19,12 @@ Handler = Callable[["House", Request], Awaitable[Answer]]
 
 
 PRODUCE, CONSUME, ADMIN = frozenset({Scope.PRODUCE}), frozenset({Scope.CONSUME}), frozenset({Scope.ADMIN})
-LOOK = PRODUCE | CONSUME | {Scope.READ}
-"""Whoever may push to a queue or take from it may look at it."""
+ACT = PRODUCE | CONSUME
+"""Whoever may push to a queue or take from it; looking is not acting."""
+LOOK = CONSUME | {Scope.READ}
+"""Whoever may take messages from a queue may look at them."""
+FOLLOW = ACT | {Scope.READ}
+"""Whoever may push may follow what becomes of it: by its id, without payloads, and not in lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,8 @@ class WrongMethod(Exception):
 
 EVENTS = "text/event-stream"
 KNOWN_PATHS = 4096
+KNOWN_PATH_BYTES = 256
+"""Longer paths are looked up each time: what is remembered was sent by anyone."""
 
 
 class NoRoute(NotFound):
@@ -114,10 +120,14 @@ class Router:
         known = self._known.get((method, raw_path))
         if known is None:
             known = self._look_up(method, raw_path)
-            if len(self._known) >= KNOWN_PATHS:
-                self._known.clear()
-            self._known[method, raw_path] = known
+            if len(raw_path) <= KNOWN_PATH_BYTES:
+                self._remember(method, raw_path, known)
         return known
+
+    def _remember(self, method: str, raw_path: bytes, found: tuple[Route, dict[str, str]]) -> None:
+        if len(self._known) >= KNOWN_PATHS:
+            self._known.clear()
+        self._known[method, raw_path] = found
 
     def _look_up(self, method: str, raw_path: bytes) -> tuple[Route, dict[str, str]]:
         try:

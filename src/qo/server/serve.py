@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import multiprocessing
+import os
 import signal
 import socket
 import threading
@@ -62,9 +63,11 @@ async def furnished(settings: ServerSettings, broker: Broker | None = None) -> A
         engine = await open_engine(settings.store, encryption_key=settings.encryption.key)
         broker = Broker(engine, polling=settings.long_polling.strategy(), backoff=settings.long_polling.backoff())
     listen = settings.server
-    local_only = is_loopback(listen.host) and not listen.insecure
+    local_only = is_loopback(listen.host)
     jwts = Jwts(settings.jwt) if settings.jwt.given else None
-    gate = Gate(broker.access, broker.now, auth=listen.auth, local_only=local_only, origins=listen.origins, jwts=jwts)
+    gate = Gate(
+        broker.access, broker.store_now, auth=listen.auth, local_only=local_only, origins=listen.origins, jwts=jwts
+    )
     house = House(broker, settings, gate)
     router = Router([*v1.ROUTES, *queen.ROUTES, *service.routes(v1.ROUTES)])
     show = broker.metrics
@@ -107,7 +110,16 @@ def _run_one(settings: ServerSettings, listening: socket.socket) -> None:
     import uvloop  # noqa: PLC0415 - not on every platform; named when it is missing
 
     logs.set_up(settings.log)
+    if (parent := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     uvloop.run(_serve(settings, listening))
+
+
+def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
+    """Stop as if told to, when the supervisor is gone: nobody else would tell this process, and it holds the port."""
+    parent.join()
+    log.warning("the supervisor is gone; stopping")
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def bind(host: str, port: int) -> socket.socket:

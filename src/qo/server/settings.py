@@ -84,6 +84,10 @@ class LimitSettings:
     waiters_per_client   the same, of one token or, without tokens, of one address
     request_seconds      a request must have arrived this long after it began, a connection's first one after it opened
     stall_seconds        a client that takes nothing of its answer for so long is cut off
+    connections          open at once, in one process; fewer where the system allows fewer descriptors
+    connections_per_address  the same, of one address
+    streams_per_client   streams at once, of one token or, without tokens, of one address
+    keys                 different keys in one push or unit that is one commit
     keep_alive_seconds   a connection with nothing to say is closed after this
     """
 
@@ -96,6 +100,10 @@ class LimitSettings:
     waiters_per_client: int = 10_000
     request_seconds: float = 30
     stall_seconds: float = 30
+    connections: int = 20_000
+    connections_per_address: int = 10_000
+    streams_per_client: int = 100
+    keys: int = 1000
     keep_alive_seconds: float = 75
 
     def __post_init__(self) -> None:
@@ -150,6 +158,7 @@ class JwtSettings:
     issuer          what `iss` must say; empty: anything
     audience        what `aud` must name; empty: anything
     leeway_seconds  by how much clocks may differ
+    require_exp     whether a token must say when it ends; one that does not is good for ever
     """
 
     secret: str = ""
@@ -158,6 +167,7 @@ class JwtSettings:
     issuer: str = ""
     audience: str = ""
     leeway_seconds: float = 30
+    require_exp: bool = True
 
     @property
     def given(self) -> bool:

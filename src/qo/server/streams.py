@@ -9,6 +9,7 @@ another server is noticed then.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -33,8 +34,9 @@ class Out:
 class Stream:
     """What one stream has sent and not heard of."""
 
-    def __init__(self, window: int) -> None:
+    def __init__(self, window: int, client: str) -> None:
         self._window = window
+        self.client = client
         self.out: dict[Leased, Out] = {}
         self.freed = asyncio.Event()
 
@@ -81,18 +83,27 @@ class Streams:
     def __init__(self) -> None:
         self._by_token: dict[LeaseToken, Stream] = {}
         self._open: set[Stream] = set()
+        self._clients: Counter[str] = Counter()
         self.stopping = False
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, window: int) -> Stream:
-        stream = Stream(window)
+    def of(self, client: str) -> int:
+        """How many a client has."""
+        return self._clients[client]
+
+    def open(self, window: int, client: str) -> Stream:
+        stream = Stream(window, client)
         self._open.add(stream)
+        self._clients[client] += 1
         return stream
 
     def close(self, stream: Stream) -> None:
         self._open.discard(stream)
+        self._clients[stream.client] -= 1
+        if not self._clients[stream.client]:
+            del self._clients[stream.client]
         for token, _ in stream.out:
             self._by_token.pop(token, None)
 

@@ -1,18 +1,23 @@
-"""What engines decide alike about answers: how a nonce keeps one, and what undoes a unit."""
+"""What engines decide alike about answers: how a nonce keeps one, who shares one, and what undoes a unit."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from qo.core.errors import Conflict, Invalid, TooLarge
 from qo.core.lease import Answer, CommitAnswer, Committed, Complete, Done, Obstacle, Settled, Undone, Unit, Verdict
-from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, id_text
+from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, id_text, is_same_message
 
 T = TypeVar("T")
+
+
+def used_token() -> Conflict:
+    """Why a claim is refused that brings the token of another one."""
+    return Conflict("this token was used before; each claim needs one of its own")
 
 
 class Kept(msgspec.Struct):
@@ -108,6 +113,24 @@ def _answer(kept: tuple[str, bool]) -> Pushed:
 def others_id() -> Invalid:
     """A message that comes under the id of another one is not that one's repeat."""
     return Invalid("id", "is that of another message; each needs its own")
+
+
+def without(messages: Sequence[NewMessage], repeats: Mapping[int, int]) -> tuple[NewMessage, ...]:
+    """A batch without the messages whose ids came before in it."""
+    return tuple(message for number, message in enumerate(messages) if number not in repeats)
+
+
+def with_repeats(messages: Sequence[NewMessage], repeats: Mapping[int, int], answers: Sequence[Pushed]) -> list[Pushed]:
+    """The answers of a whole batch, from those of the messages whose ids came first."""
+    coming = iter(answers)
+    found: list[Pushed] = []
+    for number, message in enumerate(messages):
+        first = repeats.get(number)
+        if first is None:
+            found.append(next(coming))
+        else:
+            found.append(found[first] if is_same_message(message, messages[first]) else Refused(others_id()))
+    return found
 
 
 class InTheWay(Exception):

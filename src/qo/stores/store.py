@@ -137,6 +137,24 @@ class Store(Protocol):
         """Someone is going to wait: be ready to hear of other processes' commits. Then `must_poll` is known."""
         ...
 
+    async def verify(self) -> None:
+        """Make sure that hints still come; if they do not, listen anew, and have everyone look again."""
+        ...
+
+    def store_now(self) -> datetime:
+        """The store's time, as far as this process knows it; asks nobody."""
+        ...
+
+    @property
+    def check_seconds(self) -> float:
+        """How often hints are to be verified while someone waits; 0: never."""
+        ...
+
+    @property
+    def unreadable(self) -> int:
+        """Messages that this process buried because their payloads could not be opened."""
+        ...
+
     @property
     def must_poll(self) -> bool:
         """Whether other processes' commits can only be noticed by asking `changed`."""
@@ -230,6 +248,10 @@ class Wires(Protocol):
 
     async def drop_filters(self, group: str) -> int:
         """Have a group join no more queues through filters. Through how many it would have."""
+        ...
+
+    async def queues_of(self, lanes: Sequence[int], tokens: Sequence[str]) -> Collection[str]:
+        """The queues of these lanes, and of those that these tokens have leases on; what is not known has none."""
         ...
 
     async def add_trace(self, trace: Trace) -> None: ...

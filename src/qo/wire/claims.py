@@ -11,16 +11,12 @@ from msgspec import UNSET, UnsetType
 
 from qo.core.errors import Invalid
 from qo.core.lane import Filter, LaneId, Start, StartAt
-from qo.core.lease import (
-    Delivered,
-    LeaseToken,
-    Want,
-)
+from qo.core.lease import CLAIM_BYTES, Delivered, LeaseToken, Want
 from qo.core.message import checked_id, id_text
 from qo.core.names import DEFAULT_GROUP, checked_name
 from qo.core.queue import duration
 from qo.wire.content import Json, packed, unpacked
-from qo.wire.kinds import Count, Key, Name, Seconds
+from qo.wire.kinds import Bytes, Count, Key, Name, Seconds
 
 DEFAULT_TIMEOUT_MS = 30_000
 
@@ -41,6 +37,7 @@ class WantBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, k
     lease_seconds: Seconds | None = None
     owner: Name | None = None
     auto_settle: bool = False
+    max_bytes: Bytes = CLAIM_BYTES
     token: Name | None = None
 
 
@@ -111,6 +108,8 @@ def read_want(body: WantBody, token: str) -> Want:
         lease=None if body.lease_seconds is None else duration("lease_seconds", body.lease_seconds),
         owner=None if body.owner is None else checked_name("owner", body.owner),
         auto_settle=body.auto_settle,
+        max_bytes=body.max_bytes,
+        named=body.token is not None,
     )
 
 
@@ -133,6 +132,7 @@ def want_fields(want: Want) -> dict[str, Any]:
         "lease_seconds": None if want.lease is None else want.lease.total_seconds(),
         "owner": want.owner,
         "auto_settle": want.auto_settle,
+        "max_bytes": want.max_bytes,
         "token": want.token,
     }
 

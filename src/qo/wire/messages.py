@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
@@ -83,7 +83,7 @@ class PushReply(msgspec.Struct):
     messages: list[PushedBody]
 
 
-def read_message(body: MessageBody, queue: str | None, id: MessageId, now: Callable[[], datetime]) -> NewMessage:
+def read_message(body: MessageBody, queue: str | None, id: MessageId) -> NewMessage:
     """Check a message and turn it into what the store takes."""
     payload = unpacked("payload", body.payload, body.payload_base64)
     name = queue if body.queue is None else body.queue
@@ -105,20 +105,22 @@ def read_message(body: MessageBody, queue: str | None, id: MessageId, now: Calla
         body.key,
         body.priority,
         body.headers,
-        due_at=_due(body, now),
+        due_at=body.due_at,
+        delay=_delay(body),
         ttl=None if body.ttl_seconds is None else duration("ttl_seconds", body.ttl_seconds),
         dedupe=_dedupe(body.dedupe),
     )
 
 
-def _due(body: MessageBody, now: Callable[[], datetime]) -> datetime | None:
+def _delay(body: MessageBody) -> timedelta | None:
+    """A length as it is: from when on it counts is for the store's clock to say."""
     if body.delay_seconds is None:
-        return body.due_at
+        return None
     if body.due_at is not None:
         raise Invalid("delay_seconds", "give a delay or a due time, not both")
     if body.delay_seconds < 0:
         raise Invalid("delay_seconds", "must not be negative")
-    return now() + duration("delay_seconds", body.delay_seconds)
+    return duration("delay_seconds", body.delay_seconds)
 
 
 def _dedupe(body: str | DedupeBody | None) -> Dedupe | None:
@@ -143,6 +145,7 @@ def write_message(message: NewMessage) -> MessageBody:
         priority=message.priority,
         headers=None if message.headers is None else dict(message.headers),
         due_at=message.due_at,
+        delay_seconds=None if message.delay is None else message.delay.total_seconds(),
         ttl_seconds=None if message.ttl is None else message.ttl.total_seconds(),
         dedupe=None if dedupe is None else _dedupe_body(dedupe),
     )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from qo.core.outcome import GroupInfo, LaneInfo, QueueInfo
-from qo.core.queue import QueueSettings
+from qo.core.queue import QueueSettings, plain_value
 from qo.wire.claims import read_start_text, write_start
 from qo.wire.kinds import Key, Name, Number
 
@@ -107,9 +107,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain_value(value: Any) -> Any:
-    if isinstance(value, dict):
-        return _plain(value)
-    return value.total_seconds() if isinstance(value, timedelta) else value
+    return _plain(value) if isinstance(value, dict) else plain_value(value)
 
 
 def plain_changes(changes: Mapping[str, Any]) -> Settings:

@@ -25,7 +25,8 @@ class WorkersReply(msgspec.Struct):
 class ScalingReply(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What there is to do, who is there to do it, and how many workers it asks for.
 
-    `depth` is how many messages could run at once, with those that run.
+    `depth` is how many messages could run at once, with those that run. Times are the store's; what a client waits
+    by are the lengths: for how long the oldest has waited, and in how long time will bring something.
     """
 
     depth: int
@@ -39,3 +40,4 @@ class ScalingReply(msgspec.Struct, kw_only=True, omit_defaults=True):
     desired: int
     oldest_at: datetime | None = None
     next_at: datetime | None = None
+    next_seconds: float | None = None

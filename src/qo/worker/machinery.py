@@ -34,6 +34,7 @@ from qo.core.lease import (
 )
 from qo.core.worker import Beat
 from qo.worker.gauges import Gauges
+from qo.worker.leases import LeaseEnds
 from qo.worker.options import WorkerRunOptions
 from qo.worker.pressure import Pressure, claim_size, memory_usage
 
@@ -47,7 +48,7 @@ SETTLE_LIMIT = 1000
 MEMORY_SECONDS = 1.0
 FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.1, 10.0
 
-At = tuple[str, int, int]
+At = tuple[LeaseToken, int, int]
 """A message under a lease: its token, lane and offset."""
 
 
@@ -94,6 +95,7 @@ class Machinery:
         self._gauges = gauges
         self._loop = asyncio.get_running_loop()
         self._held: dict[At, Delivered] = {}
+        self._ends = LeaseEnds()
         self._parked = 0
         self._finished: deque[Finished] = deque()
         self._some = asyncio.Event()
@@ -129,6 +131,15 @@ class Machinery:
     def extend_soon(self, delivered: Delivered, length: timedelta) -> None:
         extension = Extension(token=delivered.token, lease=length)
         asyncio.run_coroutine_threadsafe(self._extend([extension]), self._loop)
+
+    def may_be_over(self, delivered: Delivered) -> bool:
+        """Whether the lease of a message may have ended unnoticed, as when this process was stopped for a while."""
+        return self._ends.may_be_over(delivered.token)
+
+    async def verified(self, delivered: Delivered) -> None:
+        """Wait until the store has said that a lease goes on. If it does not, the host is told to give up."""
+        asking = asyncio.run_coroutine_threadsafe(self._verify(delivered), self._loop)
+        await asyncio.wrap_future(asking)
 
     # On its own loop
 
@@ -225,6 +236,8 @@ class Machinery:
         self._gauges.claimed(len(claimed.deliveries))
         for each in claimed.deliveries:
             self._held[at(each)] = each
+        first = claimed.deliveries[0]
+        self._ends.claimed(first.token, first.expires_at, self._options.lease)
         self._host.start(claimed.deliveries)
 
     async def _settle_on_and_on(self) -> None:
@@ -334,27 +347,36 @@ class Machinery:
 
     async def _extend_all(self) -> None:
         """One call for all of them."""
-        started: dict[str, list[Place]] = {}
+        started: dict[LeaseToken, list[Place]] = {}
         for token, lane, offset in self._held:
             started.setdefault(token, []).append(Place(LaneId(lane), offset))
+        self._ends.keep_only(started)
         if started:
             lease = self._options.lease
             await self._extend(
-                [
-                    Extension(token=LeaseToken(token), lease=lease, started=tuple(places))
-                    for token, places in started.items()
-                ]
+                [Extension(token=token, lease=lease, started=tuple(places)) for token, places in started.items()]
             )
 
+    async def _verify(self, delivered: Delivered) -> None:
+        place, rest = at(delivered), FIRST_REST_SECONDS
+        while place in self._held and self._ends.may_be_over(delivered.token):
+            await self._extend([Extension(token=delivered.token, lease=self._options.lease)])
+            if self._ends.may_be_over(delivered.token):  # the store is away
+                await asyncio.sleep(rest)
+                rest = min(rest * 2, LONGEST_REST_SECONDS)
+
     async def _extend(self, extensions: Sequence[Extension]) -> None:
+        asked_at = self._ends.now()
         try:
             answers = await self._front.extend(extensions)
         except QoError as error:
             log.warning("could not extend %d leases: %s", len(extensions), error)
             return
         for extension, answer in zip(extensions, answers, strict=True):
-            if not isinstance(answer, Lost) and not answer.canceled:
-                continue
+            if not isinstance(answer, Lost):
+                self._ends.extended(extension.token, answer.expires_at, extension.lease, asked_at)
+                if not answer.canceled:
+                    continue
             own = [place for place in self._held if place[0] == extension.token]
             if isinstance(answer, Lost):
                 for place in own:

@@ -105,6 +105,7 @@ class Runner:
             payload = task.payload(context.message)
         except Exception as error:  # noqa: BLE001 - whatever a type says is wrong with it
             return Bury(f"the payload is not what task '{task.name}' takes: {_said(error)}")
+        await context.check_lease()
         try:
             if task.is_simple:
                 arguments = (payload, context) if task.wants_context else (payload,)
@@ -112,6 +113,7 @@ class Runner:
             if task.concurrency is None:
                 return _completed(await self._call(task, payload, context))
             async with self._limits.setdefault(task.name, asyncio.Semaphore(task.concurrency)):
+                await context.check_lease()
                 return _completed(await self._call(task, payload, context))
         except Exception as error:  # noqa: BLE001 - a user's task may raise anything
             _log_failure(error, task, context)

@@ -111,6 +111,11 @@ class Context:
         """The worker says that it should stop."""
         self._cancelled = True
 
+    async def check_lease(self) -> None:
+        """Before the task starts: make sure of the lease, if it may have ended. If it has, this is canceled."""
+        if self._machinery is not None and self._machinery.may_be_over(self.message):
+            await self._machinery.verified(self.message)
+
     def extend(self, length: timedelta) -> None:
         """Hold the message for at least so long from now; the worker does this by itself as long as the task runs."""
         if self._machinery is not None:  # in a test there may be none

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Collection, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
@@ -12,7 +12,7 @@ from qo.client.remote.access import RemoteAccess
 from qo.client.remote.admin import RemoteAdmin
 from qo.client.remote.inspect import RemoteInspect
 from qo.client.remote.transport import Answer, Transport
-from qo.client.remote.workers import RemoteWorkers, left_ms, remote_demand
+from qo.client.remote.workers import RemoteWorkers, demand_here, left_ms, remote_scaling
 from qo.core.errors import Closed, NotFound, RolledBack, TimedOut
 from qo.core.lease import (
     Claimed,
@@ -62,9 +62,10 @@ _job = msgspec.json.Decoder(JobBody).decode
 class RemoteFront:
     """What `Broker` is in the same process, on the other side of HTTP."""
 
-    def __init__(self, transport: Transport, now: Callable[[], datetime] | None = None) -> None:
+    def __init__(self, transport: Transport, now: Callable[[], datetime]) -> None:
+        """`now` is the clock by which it waits, and goes on steadily."""
         self._transport = transport
-        self._now = now or _utc_now
+        self._now = now
         self.admin = RemoteAdmin(transport)
         self.inspect = RemoteInspect(transport)
         self.access = RemoteAccess(transport)
@@ -160,7 +161,8 @@ class RemoteFront:
     ) -> Demand:
         while True:
             wait_ms = left_ms(until, self.now(), LONGEST_WAIT_MS)
-            demand = await remote_demand(self._transport, queues, group, kinds, wait_ms)
+            said = await remote_scaling(self._transport, queues, group, kinds, wait_ms)
+            demand = Demand() if said is None else demand_here(said, self.now())
             if demand.depth or (until is not None and self.now() >= until):
                 return demand
 
@@ -171,10 +173,6 @@ class RemoteFront:
 def _own(message: NewMessage, answer: Pushed) -> Pushed:
     """A message that is a duplicate of itself was stored by a try whose answer was lost."""
     return Stored(message.id) if isinstance(answer, Duplicate) and answer.id == message.id else answer
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _another_token(body: ClaimBody) -> None:

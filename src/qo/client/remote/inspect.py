@@ -10,7 +10,7 @@ import msgspec
 
 from qo.client.remote.admin import in_path
 from qo.client.remote.transport import Transport
-from qo.client.remote.workers import remote_demand
+from qo.client.remote.workers import demand_there, remote_scaling
 from qo.core.message import MessageId, id_text
 from qo.core.outcome import DeadLetter, Depth, Event, GroupInfo, Health, Job, JobState, LaneInfo, QueueInfo
 from qo.core.scaling import Demand
@@ -39,7 +39,8 @@ class RemoteInspect:
         return await self._read(f"/v1/queues/{in_path(queue)}/depth", Depth, group=group)
 
     async def demand(self, queues: Sequence[str], group: str, kinds: Collection[str] | None) -> Demand:
-        return await remote_demand(self._transport, queues, group, kinds)
+        said = await remote_scaling(self._transport, queues, group, kinds)
+        return Demand() if said is None else demand_there(said)
 
     async def lanes(self, queue: str, group: str, after: int, limit: int) -> Sequence[LaneInfo]:
         path = f"/v1/queues/{in_path(queue)}/lanes"

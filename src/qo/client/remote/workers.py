@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -51,24 +51,36 @@ class RemoteWorkers:
         return msgspec.json.decode(answer.body, type=WorkersReply)
 
 
-async def remote_demand(
+async def remote_scaling(
     transport: Transport, queues: Sequence[str], group: str, kinds: Collection[str] | None, wait_ms: int = 0
-) -> Demand:
+) -> ScalingReply | None:
+    """What a server says of the work there is; None: nothing came while it waited."""
     listed = list(kinds or ())
     asked = [("group", group)] + [("queue", each) for each in queues]
     asked += [("kind", each) for each in listed] if len(listed) + len(asked) < MOST_ASKED else []
     if wait_ms > 0:
         asked += [("wait", "true"), ("timeout_ms", str(wait_ms))]
     answer = await transport.call("GET", "/v1/scaling?" + urlencode(asked, quote_via=quote), waits=wait_ms / 1000)
-    if answer.status == 204:
-        return Demand()
-    said = msgspec.json.decode(answer.body, type=ScalingReply)
+    return None if answer.status == 204 else msgspec.json.decode(answer.body, type=ScalingReply)
+
+
+def demand_there(said: ScalingReply) -> Demand:
+    """What there is to do, its times by the store's clock."""
     return Demand(
         waiting=said.waiting,
         runnable=said.runnable,
         running=said.running,
         oldest_at=said.oldest_at,
         next_at=said.next_at,
+    )
+
+
+def demand_here(said: ScalingReply, now: datetime) -> Demand:
+    """The same by our own clock, from the lengths that the server says."""
+    return msgspec.structs.replace(
+        demand_there(said),
+        oldest_at=None if said.oldest_at is None else now - timedelta(seconds=said.oldest_seconds),
+        next_at=None if said.next_seconds is None else now + timedelta(seconds=said.next_seconds),
     )
 
 

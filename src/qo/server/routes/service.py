@@ -12,10 +12,11 @@ from qo.core.errors import QoError, Unavailable
 from qo.core.names import DEFAULT_GROUP
 from qo.core.version import __version__
 from qo.metrics.registry import Gauge, Labels, Metric, as_json, prometheus_text
+from qo.server.gate import ANYONE, Caller
 from qo.server.house import House
 from qo.server.openapi import describe
 from qo.server.request import Request, Response, reply
-from qo.server.router import LOOK, Route
+from qo.server.router import FOLLOW, Route
 from qo.wire.problems import problem_of
 
 READY_SECONDS = 5
@@ -70,32 +71,35 @@ async def health(house: House, _: Request) -> Response:
 
 
 async def metrics(house: House, request: Request) -> Response:
-    await _check_reader(house, request)
+    reader = await _reader(house, request)
     accepted = request.headers.get(b"accept", b"")
     if any(kind in accepted for kind in _PLAIN):
         return await prometheus(house, request)
-    return reply(as_json(await all_metrics(house)))
+    return reply(as_json(await all_metrics(house, reader)))
 
 
 async def prometheus(house: House, request: Request) -> Response:
-    await _check_reader(house, request)
-    return Response(200, prometheus_text(await all_metrics(house)).encode(), PROMETHEUS)
+    reader = await _reader(house, request)
+    return Response(200, prometheus_text(await all_metrics(house, reader)).encode(), PROMETHEUS)
 
 
-async def _check_reader(house: House, request: Request) -> None:
+async def _reader(house: House, request: Request) -> Caller:
     """Metrics are for everyone who can reach the server, unless its operator says otherwise."""
-    if not house.settings.metrics.public:
-        (await house.gate.identify(request.headers)).check(LOOK, [])
+    if house.settings.metrics.public:
+        return ANYONE
+    caller = await house.gate.identify(request.headers)
+    caller.check(FOLLOW, [])
+    return caller
 
 
-async def all_metrics(house: House) -> list[Metric]:
-    """What was counted, and what the store says now."""
-    return [*house.broker.metrics.metrics(), *await _queue_metrics(house)]
+async def all_metrics(house: House, reader: Caller) -> list[Metric]:
+    """What was counted, and what the store says now of the queues that the reader may see."""
+    return [*house.broker.metrics.metrics(), *await _queue_metrics(house, reader)]
 
 
-async def _queue_metrics(house: House) -> Sequence[Metric]:
+async def _queue_metrics(house: House, reader: Caller) -> Sequence[Metric]:
     """The depth and age of a bounded number of queues, for their default group."""
-    inspect, now = house.broker.inspect, house.broker.now()
+    inspect, now = house.broker.inspect, house.broker.store_now()
     limit = house.settings.metrics.queues
     depths: dict[Labels, float] = {}
     ages: dict[Labels, float] = {}
@@ -105,14 +109,20 @@ async def _queue_metrics(house: House) -> Sequence[Metric]:
     try:
         async with asyncio.timeout(READY_SECONDS):
             for queue in await inspect.queues("", limit) if limit else ():
+                if not reader.sees(queue.name):
+                    continue
                 depth = await inspect.depth(queue.name, DEFAULT_GROUP)
                 for state in ("ready", "retrying", "leased", "delayed", "dead"):
                     depths[queue.name, state] = getattr(depth, state)
                 oldest = depth.oldest_at or now
                 ages[(queue.name,)] = max(0.0, (now - oldest).total_seconds())
             for each in await house.broker.workers.unserved() if limit else ():
+                if not reader.sees(each.queue):
+                    continue
                 unserved[each.queue, each.group, each.kind] = max(0.0, (now - each.oldest_at).total_seconds())
             for worker in await house.broker.workers.workers() if limit else ():
+                if not any(map(reader.sees, worker.queues)):
+                    continue
                 states[(worker.state,)] = states.get((worker.state,), 0) + 1
     except (QoError, TimeoutError):
         up = 0.0

@@ -13,7 +13,11 @@ POOL_LIMIT = 1000
 WAKES = ("auto", "notify", "poll")
 POOLERS = ("session", "transaction")
 
-_OURS = ("schema", "wake", "pooler", "pool")
+DEFAULT_CHECK_SECONDS = 180.0
+"""So nothing that somebody waits for is missed for longer than four minutes, though a connection falls mute."""
+LONGEST_CHECK_SECONDS = 86_400
+
+_OURS = ("schema", "wake", "pooler", "pool", "check")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +29,8 @@ class Address:
     wake    how other processes' commits are noticed: auto probes, notify insists, poll never listens
     pooler  transaction: nothing is kept in a session, not even prepared statements
     pool    connections at most
+    check   seconds after which it is made sure that notifications still come, while someone waits; 0: never, for hosts
+            that bill or suspend a database by its silence
     """
 
     dsn: str
@@ -32,6 +38,7 @@ class Address:
     wake: str = "auto"
     pooler: str = "session"
     pool: int = DEFAULT_POOL
+    check: float = DEFAULT_CHECK_SECONDS
 
     def __post_init__(self) -> None:
         checked_schema("schema", self.schema)
@@ -41,6 +48,8 @@ class Address:
             raise Invalid("url", f"pooler must be one of {', '.join(POOLERS)}, not '{self.pooler}'")
         if not 1 <= self.pool <= POOL_LIMIT:
             raise Invalid("url", f"pool must be from 1 to {POOL_LIMIT}, not {self.pool}")
+        if not 0 <= self.check <= LONGEST_CHECK_SECONDS:
+            raise Invalid("url", f"check must be from 0 to {LONGEST_CHECK_SECONDS} seconds, not {self.check:g}")
 
 
 def read_address(url: str) -> Address:
@@ -56,5 +65,10 @@ def read_address(url: str) -> Address:
     pool = ours.pop("pool", str(DEFAULT_POOL))
     if not pool.isdecimal():
         raise Invalid("url", f"pool must be a whole number, not '{pool}'")
+    check = ours.pop("check", str(DEFAULT_CHECK_SECONDS))
+    try:
+        seconds = float(check)
+    except ValueError:
+        raise Invalid("url", f"check must be a number of seconds, not '{check}'") from None
     dsn = urlunsplit(("postgresql", parts.netloc, parts.path, urlencode(rest), ""))
-    return Address(dsn=dsn, pool=int(pool), **ours)
+    return Address(dsn=dsn, pool=int(pool), check=seconds, **ours)

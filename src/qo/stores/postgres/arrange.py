@@ -64,7 +64,7 @@ async def delete_queue(engine: PostgresEngine, queue: str) -> bool:
 
 
 async def pause(engine: PostgresEngine, queue: str, paused: bool) -> bool:
-    await engine.value("pause", engine.sql.create_queue, queue, engine.local_now)
+    await engine.value("pause", engine.sql.create_queue, queue, engine.store_now())
     await engine.value("pause", engine.sql.pause, queue, paused)
     return paused
 
@@ -99,7 +99,7 @@ async def reconfigure(
             if not known:
                 await connection.execute(engine.sql.create_queue, queue, now)
             before = QueueSettings().changed(json.loads(await connection.fetchval(engine.sql.lock_settings, queue)))
-            settings = before.changed(change(before if known else None))
+            settings = before.configured(change(before if known else None), now)
             rules = schema.rules_text(settings)
             overrides = json.dumps(settings.overrides())
             await connection.execute(engine.sql.configure, queue, overrides, rules, now, *settings.names(queue))
@@ -143,7 +143,7 @@ async def _lapse_lost(engine: PostgresEngine, groups: Sequence[int]) -> None:
 async def create_group(engine: PostgresEngine, queues: Sequence[str] | Filter, group: str, start: Start) -> bool:
     if group == DEFAULT_GROUP:
         return False
-    if start.time is not None and start.time > engine.local_now:
+    if start.time is not None and start.time > engine.store_now():
         raise Invalid("start", "must not be in the future; 'new' starts at now")
     names: Sequence[str] = await _note_filter(engine, queues, group, start) if isinstance(queues, Filter) else queues
     made = [
@@ -200,7 +200,7 @@ async def retry_dead(
             olds = [row[0] for row in await connection.fetch(engine.sql.letters, group_id, wanted)]
             if wanted is not None:
                 olds = [id for id in wanted if id in set(olds)]
-            news = message_ids(int(engine.local_now.timestamp() * 1000), secrets.randbits(80), len(olds))
+            news = message_ids(int(engine.store_now().timestamp() * 1000), secrets.randbits(80), len(olds))
             if olds:
                 retrying = partial(connection.execute, engine.sql.retry_dead, queue, group_id, olds, news, engine.now)
                 await lapsing(engine, connection, retrying)

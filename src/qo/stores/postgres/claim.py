@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import secrets
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import asyncpg
 import msgspec
 
 from qo.core.errors import Unavailable
-from qo.core.lease import Claimed, Delivered, LeaseToken, Nothing, Release, Settlement, Want
-from qo.core.message import SEALED
+from qo.core.lease import Claimed, Delivered, LeaseToken, Nothing, Want
+from qo.core.message import id_text
 from qo.core.names import DEFAULT_GROUP
-from qo.stores.postgres.keys import Keys, opening
-from qo.stores.postgres.pool import Connection
+from qo.stores.answers import used_token
+from qo.stores.postgres.pool import Connection, undone_on_error
 from qo.stores.postgres.push import lapsing, new_queue
-from qo.stores.sealing import UnknownKey, opened
+from qo.stores.sealing import Stored, UnknownKey, Unreadable, check_sealed, opened
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
 
 ASK_AT_ONCE = {"ids": None, "wait": timedelta(0), "owner_limited": False, "contended": True, "signal": None}
 """The row of a want that holds nothing, after a lost answer: nobody knows any more when it was to ask again."""
+log = logging.getLogger("qo.postgres")
+
 NO_HEADERS: dict[str, str] = {}
-NOT_PLAIN = (None,) * 8
+NOT_PLAIN = (None,) * 9
 
 
 TIME_CHECK_SECONDS = 0.25
@@ -48,30 +52,11 @@ async def claim(engine: PostgresEngine, wants: Sequence[Want]) -> list[Claimed |
         rows = await engine.call("claim", partial(_claim, engine, wants, moved))
         signal = rows[0]["signal"] if rows else None
         if signal is None:
-            try:
-                return await opening(engine, partial(claimed_from, engine, rows, wants))
-            except UnknownKey:
-                await _give_back(engine, rows, wants)
-                raise
+            return await delivered(engine, rows, wants)
         more = await _make_way(engine, signal, wants)
         rounds += signal != "join"
         moved = more or rounds > PATIENT_ROUNDS
     raise Unavailable("others kept this claim from being made; try again")
-
-
-async def _give_back(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Want]) -> None:
-    """What was claimed and cannot be opened here: another process may have the key."""
-    items = [
-        Settlement(token=wants[row["want"]].token, lane=lane, offset=offset, report=Release())
-        for row in rows
-        if row["ids"] is not None
-        for lane, offset in zip(
-            row["lanes"] or repeat(row["lane_id"]),
-            row["offsets"] or range(row["first"], row["first"] + len(row["ids"])),
-            strict=False,
-        )
-    ]
-    await engine.settle(items)
 
 
 async def _claim(
@@ -83,17 +68,20 @@ async def _claim(
             return found
     sql, text = engine.sql, wants_text(wants)
     try:
-        if len(wants) == 1 and is_plain(wants[0]):
-            plain = plain_want(engine, wants[0])
-            return list(await connection.fetch(sql.claim_one, text, *plain, moved, engine.now))
-        return list(await connection.fetch(sql.claim, text, *plain_wants(engine, wants), moved, engine.now))
+        async with undone_on_error(connection):
+            if len(wants) == 1 and is_plain(wants[0]):
+                plain = plain_want(engine, wants[0])
+                return list(await connection.fetch(sql.claim_one, text, *plain, moved, engine.now))
+            return list(await connection.fetch(sql.claim, text, *plain_wants(engine, wants), moved, engine.now))
     except asyncpg.ProgramLimitExceededError:  # more than an answer can hold
         smaller = [msgspec.structs.replace(want, messages=max(want.messages // 2, 1)) for want in wants]
         if smaller == list(wants):
             raise
         return await _claim(engine, smaller, moved, connection, again=False)
-    except asyncpg.UniqueViolationError:  # the first try was under way still when we looked, and was made after all
-        return await claim_again(engine, connection, wants)
+    except asyncpg.UniqueViolationError:
+        if again:  # the first try was under way still when we looked, and was made after all
+            return await claim_again(engine, connection, wants)
+        raise used_token() from None
 
 
 async def _make_way(engine: PostgresEngine, signal: str, wants: Sequence[Want]) -> bool:
@@ -103,7 +91,7 @@ async def _make_way(engine: PostgresEngine, signal: str, wants: Sequence[Want]) 
             if want.new_queue is not None and want.group != DEFAULT_GROUP:
                 for name in want.queues:
                     await engine.value(
-                        "create_queue", engine.sql.create_queue_as, *new_queue(name, want.new_queue), engine.now
+                        "create_queue", engine.sql.create_queue_as, *new_queue(engine, name, want.new_queue), engine.now
                     )
             await engine.create_group(want.queues if want.filter is None else want.filter, want.group, want.start)
         return False
@@ -157,6 +145,7 @@ def plain_wants(engine: PostgresEngine, wants: Sequence[Want]) -> Sequence[list[
         [want.owner for want in wants],
         is_fresh(engine, wants),
         [kinds_text(want) for want in wants],
+        [want.max_bytes for want in wants],
     )
 
 
@@ -168,7 +157,8 @@ def plain_want(engine: PostgresEngine, want: Want) -> tuple[Any, ...]:
     """The one plain want, as values."""
     lease = None if want.lease is None else want.lease.total_seconds()
     fresh = is_fresh(engine, [want])
-    return want.token, want.queues[0], want.group, want.messages, lease, want.owner, fresh, kinds_text(want)
+    said = want.token, want.queues[0], want.group, want.messages, lease, want.owner, fresh
+    return *said, kinds_text(want), want.max_bytes
 
 
 def is_plain(want: Want) -> bool:
@@ -182,6 +172,7 @@ def _said(want: Want) -> dict[str, Any]:
         "queues": list(dict.fromkeys(want.queues)),
         "group": want.group,
         "messages": want.messages,
+        "max_bytes": want.max_bytes,
     }
     if want.filter is not None:
         said["filter"] = {"namespace": want.filter.namespace, "task": want.filter.task}
@@ -197,33 +188,118 @@ def _said(want: Want) -> dict[str, Any]:
     return said
 
 
-def claimed_from(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Want]) -> list[Claimed | Nothing]:
-    """Each want's deliveries, or when it is to ask again, by our own clock."""
+async def delivered(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Want]) -> list[Claimed | Nothing]:
+    """Each want's deliveries. What cannot be opened is buried, and whoever got nothing else claims again."""
+    await engine.keys.learn(engine, (text for row in rows for text in (row["ids"] and row["headers"]) or ()))
     found: list[list[Delivered]] = [[] for _ in wants]
     nothing: list[Nothing] = [Nothing(None)] * len(wants)
+    aside: list[Aside] = []
+    missing: UnknownKey | None = None
     for row in rows:
         number = row["want"]
         if row["ids"] is None:
             wait = row["wait"]
-            again = None if wait is None else engine.local_now + wait
+            again = None if wait is None else engine.store_now() + wait
             nothing[number] = Nothing(again, row["owner_limited"], bool(row["contended"]))
         else:
-            taken = _delivered(row, wants[number].token, engine.keys)
+            taken = _delivered(row, wants[number].token)
+            if row["sealed_since"] is not None or row["headers"] is not None:
+                try:
+                    taken, unread = opened_of(engine, taken, row["sealed_since"])
+                    aside += unread
+                except UnknownKey as error:
+                    missing = error
             for lane, key, queue in {(each.lane, each.key, each.queue) for each in taken}:
                 engine.afterwards.claimed(lane, None if key is None else queue)
             found[number] += taken
-    return [Claimed(tuple(each)) if each else empty for each, empty in zip(found, nothing, strict=True)]
+    if missing is not None:  # another process may have that key
+        aside += [Aside(each, str(missing), bury=False) for own in found for each in own]
+        await _set_aside(engine, aside, wants)
+        raise missing
+    answers: list[Claimed | Nothing] = [
+        Claimed(tuple(each)) if each else empty for each, empty in zip(found, nothing, strict=True)
+    ]
+    if not aside:
+        return answers
+    await _set_aside(engine, aside, wants)
+    return [
+        await _claimed_instead(engine, want) if isinstance(answer, Nothing) else answer
+        for want, answer in zip(wants, answers, strict=True)
+    ]
 
 
-def _delivered(haul: Any, token: LeaseToken, keys: Keys) -> list[Delivered]:
+class Aside(NamedTuple):
+    """A message that was claimed and is not delivered: one that cannot be read, or that comes after one in its run."""
+
+    delivered: Delivered
+    error: str
+    bury: bool
+
+
+def opened_of(
+    engine: PostgresEngine, taken: Sequence[Delivered], since: datetime | None
+) -> tuple[list[Delivered], list[Aside]]:
+    """The messages with their payloads opened, and what is set aside.
+
+    A keyed lane's run ends before one that cannot be opened. Only at the head of the run is that one buried: what is
+    before it in the run was not handled yet.
+    """
+    found: list[Delivered] = []
+    aside: list[Aside] = []
+    ended: set[int] = set()
+    for each in taken:
+        if each.lane in ended:
+            continue
+        try:
+            check_sealed(each.headers, each.created_at, since)
+            stored = Stored(each.queue, each.key, each.id, each.payload, each.headers)
+            payload, headers = opened(engine.keys.to_open, stored, retried=each.retry_of is not None)
+        except Unreadable as error:
+            is_head = each.key is None or all(other.lane != each.lane for other in found)
+            aside.append(Aside(each, str(error), is_head))
+            if each.key is not None:
+                ended.add(each.lane)
+        else:
+            same = headers is each.headers
+            found.append(each if same else msgspec.structs.replace(each, payload=payload, headers=headers))
+    return found, aside
+
+
+async def _set_aside(engine: PostgresEngine, aside: Sequence[Aside], wants: Sequence[Want]) -> None:
+    """Bury what cannot be read, and give back what comes after it in its run."""
+    at_delivery = {want.token for want in wants if want.auto_settle}
+    items = [each for each in aside if each.delivered.token not in at_delivery]
+    for each in aside:
+        if not each.bury:
+            continue
+        log.error(
+            "message %s of queue '%s' cannot be read: %s", id_text(each.delivered.id), each.delivered.queue, each.error
+        )
+    engine.keys.unreadable += sum(each.bury for each in aside)
+    columns = [
+        [each.delivered.token for each in items],
+        [each.delivered.lane for each in items],
+        [each.delivered.offset for each in items],
+        ["unreadable" if each.bury else "release" for each in items],
+        [each.error for each in items],
+        *([None] * len(items) for _ in range(3)),
+    ]
+    if items:
+        await engine.call("settle", lambda c, _: c.fetch(engine.sql.settle, *columns, None, engine.draw, engine.now))
+
+
+async def _claimed_instead(engine: PostgresEngine, want: Want) -> Claimed | Nothing:
+    """Under another token: this one has had its lease."""
+    other = msgspec.structs.replace(want, token=LeaseToken(f"{want.token}-{secrets.token_hex(4)}"))
+    [answer] = await claim(engine, [other])
+    return answer
+
+
+def _delivered(haul: Any, token: LeaseToken) -> list[Delivered]:
     """The messages of a haul. Its lists may be left out: then all are alike, or have nothing of the kind."""
     created = haul["created"]
     payloads, headers = haul["payloads"], haul["headers"]
     said = repeat(NO_HEADERS) if headers is None else [json.loads(each) if each else NO_HEADERS for each in headers]
-    if headers is not None and any(SEALED in each for each in said):
-        queues = haul["queues"] or repeat(haul["queue"])
-        plain = [opened(keys.to_open, *each) for each in zip(queues, payloads, said, strict=False)]
-        payloads, said = [each[0] for each in plain], [dict(each[1]) for each in plain]
     columns = zip(
         haul["lanes"] or repeat(haul["lane_id"]),
         haul["offsets"] or range(haul["first"], haul["first"] + len(created)),

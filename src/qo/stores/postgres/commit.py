@@ -12,10 +12,9 @@ from qo.core.lease import Commit, Committed, LeaseToken, Settlement
 from qo.core.message import TRANSACTION, id_text
 from qo.core.outcome import Record, Standing
 from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
-from qo.stores.postgres.keys import opening
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.settle import answers_from, columns_of
-from qo.stores.sealing import opened
+from qo.stores.sealing import Stored, shown
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
@@ -101,7 +100,7 @@ async def commit_on(
         ]
     if settlements:
         row = await connection.fetchrow(engine.sql.settle, *columns_of(settlements), None, engine.draw, engine.now)
-        settled = answers_from(row, len(settlements), unsure=False)
+        settled = answers_from(row, len(settlements))
         for number, item in places.items():
             answers[number] = answered(settled[item], unsure=again)
     return [UNKNOWN if answer is None else answer for answer in answers]
@@ -168,25 +167,22 @@ async def record(engine: PostgresEngine, queue: str, key: str, name: str) -> Rec
     if found is None:
         return None
     row, groups = found
-    now = engine.local_now
+    now = engine.store_now()
 
-    def parsed() -> Record:
-        payload, headers = opened(
-            engine.keys.to_open, queue, row["payload"], json.loads(row["headers"]) if row["headers"] else {}
-        )
-        return Record(
-            id=id_text(row["id"]),
-            queue=queue,
-            key=key,
-            offset=row["offset"],
-            kind=row["kind"],
-            payload=payload,
-            headers=headers,
-            created_at=row["created_at"],
-            standings=tuple(_standing(row["offset"], each, now) for each in groups),
-        )
-
-    return await opening(engine, parsed)
+    await engine.keys.learn(engine, [row["headers"]])
+    stored = Stored(queue, key, None, row["payload"], json.loads(row["headers"]) if row["headers"] else {})
+    payload, headers = shown(engine.keys.to_open, stored)
+    return Record(
+        id=id_text(row["id"]),
+        queue=queue,
+        key=key,
+        offset=row["offset"],
+        kind=row["kind"],
+        payload=payload,
+        headers=headers,
+        created_at=row["created_at"],
+        standings=tuple(_standing(row["offset"], each, now) for each in groups),
+    )
 
 
 def _standing(offset: int, row: Any, now: Any) -> Standing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self
 
 from qo.core.access import Token
@@ -54,6 +54,7 @@ from qo.stores.postgres.commit import commit, record
 from qo.stores.postgres.extend import extend
 from qo.stores.postgres.keys import Keys
 from qo.stores.postgres.listener import Listener
+from qo.stores.postgres.migrating import MIGRATING_SECONDS
 from qo.stores.postgres.pool import Connection, Pool
 from qo.stores.postgres.push import push, push_once
 from qo.stores.postgres.settle import settle
@@ -65,6 +66,14 @@ from qo.stores.store import Hint, LettersWanted
 TIDY_LANES = 100
 TIDY_ROWS = 1000
 WATCH_LENGTH = timedelta(days=1)
+ITEMS_PER_DEADLINE = 1000
+"""A call of more items than this may take as much longer: a deadline for each so many."""
+ARRANGING_SECONDS = 270.0
+"""How much longer a call may take that arranges things or tidies: it may concern a whole queue."""
+ARRANGING = frozenset({
+    "arrange", "advance", "cancel", "configure", "create_group", "delete_group", "delete_queue", "purge", "purge_dead",
+    "retry_dead", "seek", "tidy",
+})  # fmt: skip
 
 
 class PostgresEngine:
@@ -104,7 +113,7 @@ class PostgresEngine:
     async def open(cls, address: Address, **options: Any) -> Self:
         engine = cls(address, **options)
         try:
-            await engine.pool.call(engine._bring_forward)
+            await engine.pool.call(engine._bring_forward, extra_seconds=MIGRATING_SECONDS)
             await engine.keys.load(engine)
         except BaseException:
             await engine.close()
@@ -121,10 +130,9 @@ class PostgresEngine:
         """The time that functions are given; None: the server's own."""
         return None if self._clock is None else self._clock()
 
-    @property
-    def local_now(self) -> datetime:
-        """The time by which this process sets its timers."""
-        return datetime.now(UTC) if self._clock is None else self._clock()
+    def store_now(self) -> datetime:
+        """The server's time, as far as this process knows it."""
+        return self.pool.clock.now() if self._clock is None else self._clock()
 
     @property
     def draw(self) -> float | None:
@@ -136,14 +144,15 @@ class PostgresEngine:
         bound.bound = connection
         return bound
 
-    async def call(self, name: str, work: Callable[[Connection, bool], Any]) -> Any:
+    async def call(self, name: str, work: Callable[[Connection, bool], Any], *, items: int = 1) -> Any:
         """Run a verb, telling the probe, if there is one, of its commit."""
         if self.bound is not None:
             return await work(self.bound, False)
+        extra = ARRANGING_SECONDS if name in ARRANGING else self.pool.deadline_seconds * (items // ITEMS_PER_DEADLINE)
         if self._probe is None:
-            return await self.pool.call(work)
+            return await self.pool.call(work, extra_seconds=extra)
         self._probe("before commit", [name])
-        answer = await self.pool.call(work)
+        answer = await self.pool.call(work, extra_seconds=extra)
         self._probe("after commit", [name])
         return answer
 
@@ -200,9 +209,9 @@ class PostgresEngine:
         more_lanes = await self.value("tidy", self.sql.tidy_lanes, TIDY_LANES, TIDY_ROWS, self.now)
         more = await self.value("tidy", self.sql.tidy_rest, TIDY_ROWS, self.now)
         if more_lanes or more:
-            return self.local_now
+            return self.store_now()
         rest: timedelta | None = await self.value("tidy", self.sql.next_tidy, self.now)
-        return None if rest is None else self.local_now + rest
+        return None if rest is None else self.store_now() + rest
 
     async def changed(self) -> bool:
         """Whether any transaction wrote since the last look; the server counts those of other databases, too."""
@@ -213,6 +222,17 @@ class PostgresEngine:
     async def attend(self) -> None:
         if not self.listener.is_open:
             await self.listener.open()
+
+    async def verify(self) -> None:
+        await self.listener.verify()
+
+    @property
+    def check_seconds(self) -> float:
+        return self.address.check
+
+    @property
+    def unreadable(self) -> int:
+        return self.keys.unreadable
 
     @property
     def must_poll(self) -> bool:
@@ -359,6 +379,9 @@ class PostgresEngine:
     async def depth(self, queue: str, group: str) -> Depth:
         return await inspect.depth(self, queue, group)
 
+    async def queues_of(self, lanes: Sequence[int], tokens: Sequence[str]) -> Collection[str]:
+        return await inspect.queues_of(self, lanes, tokens)
+
     async def demand(self, queues: Sequence[str], group: str, kinds: Collection[str] | None) -> Demand:
         return await inspect.demand(self, queues, group, kinds)
 
@@ -368,7 +391,7 @@ class PostgresEngine:
     async def jobs(self, ids: Sequence[MessageId]) -> Sequence[Job | None]:
         unregistered = [id for id in ids if id in self._watched and id not in self._registered]
         if unregistered:
-            until = self.local_now + WATCH_LENGTH
+            until = self.store_now() + WATCH_LENGTH
             await self.value("watch", self.sql.watch, unregistered, until)
             self._registered.update(id for id in unregistered if id in self._watched)
         return await inspect.jobs(self, ids)

@@ -19,6 +19,9 @@ RETRIED = (
 )
 """The statement was undone by the server, or never ran: another try is safe."""
 
+DEMOTED = (pg.ReadOnlySQLTransactionError,)
+"""The server cannot be written, as after a failover: another may have taken its place. Another try is safe."""
+
 LOST = (
     pg.AdminShutdownError,
     pg.CrashShutdownError,
@@ -41,7 +44,9 @@ def translated(error: BaseException) -> BaseException:  # noqa: C901 - one case 
             return StoreFull(f"the database has no room left ({error}); nothing was written")
         case pg.InvalidPasswordError() | pg.InvalidAuthorizationSpecificationError():
             return Forbidden(f"the database refused the login ({error})")
-        case pg.InsufficientPrivilegeError() | pg.ReadOnlySQLTransactionError():
+        case pg.ReadOnlySQLTransactionError():
+            return Unavailable(f"the database cannot be written now ({error}): a failover? Try again")
+        case pg.InsufficientPrivilegeError():
             return Forbidden(f"the database does not permit this ({error})")
         case pg.InvalidCatalogNameError():
             return Unavailable(f"{error}; create it first")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from qo.core.errors import NotFound
@@ -23,13 +24,14 @@ from qo.core.outcome import (
     LaneInfo,
     QueueInfo,
     as_of,
+    state_as_of,
 )
 from qo.core.queue import QueueSettings
 from qo.core.scaling import DEMAND_LANES, Demand
+from qo.stores.pages import PAGE_BYTES, too_much, within
 from qo.stores.postgres import schema
-from qo.stores.postgres.keys import opening
-from qo.stores.postgres.pool import Connection
-from qo.stores.sealing import opened
+from qo.stores.postgres.pool import READ_COMMITTED, Connection
+from qo.stores.sealing import Stored, shown
 from qo.stores.store import LettersWanted
 
 if TYPE_CHECKING:
@@ -77,6 +79,11 @@ async def front(engine: PostgresEngine, queue_name: str, group: str) -> tuple[in
     return row[0], row[1]
 
 
+async def queues_of(engine: PostgresEngine, lanes: Sequence[int], tokens: Sequence[str]) -> list[str]:
+    """The queues of lanes, and of the lanes that tokens have leases on."""
+    return [row[0] for row in await _rows(engine, engine.sql.queues_of, list(lanes), list(tokens))]
+
+
 async def groups(engine: PostgresEngine, queue_name: str) -> list[GroupInfo]:
     queue_id, _ = await front(engine, queue_name, DEFAULT_GROUP)
     return [_group(row) for row in await _rows(engine, engine.sql.groups, queue_id)]
@@ -100,7 +107,9 @@ async def depth(engine: PostgresEngine, queue_name: str, group: str) -> Depth:
                 *(await connection.fetch(engine.sql.counts, queue_name, group_id))[0],
             )
 
-    ready, oldest, retrying, oldest_retry, leased, delayed, dead_count, missed = await engine.pool.call(read)
+    ready, oldest, retrying, oldest_retry, leased, delayed, dead_count, missed = await engine.pool.call(
+        read, own_transaction=True
+    )
     ages = [time for time in (oldest, oldest_retry) if time is not None]
     return Depth(
         ready=ready,
@@ -122,7 +131,7 @@ async def demand(engine: PostgresEngine, queues: Sequence[str], group: str, kind
         runnable=lanes + others,
         running=running,
         oldest_at=oldest,
-        next_at=None if rest is None else engine.local_now + rest,
+        next_at=None if rest is None else engine.store_now() + rest,
     )
 
 
@@ -148,6 +157,11 @@ async def lanes(engine: PostgresEngine, queue_name: str, group: str, after: int,
 
 
 async def jobs(engine: PostgresEngine, ids: Sequence[MessageId]) -> list[Job | None]:
+    if len(ids) > 1:
+        sizes = [row["size"] for row in await _rows(engine, engine.sql.job_sizes, list(ids))]
+        fit, cut = within(sizes, int, PAGE_BYTES)
+        if cut:
+            raise too_much(len(fit))
     found = await _found(engine, ids)
     return [found.get(id) for id in ids]
 
@@ -156,14 +170,22 @@ async def _found(engine: PostgresEngine, ids: Sequence[MessageId]) -> dict[bytes
     rows = await _rows(engine, engine.sql.jobs_in_lanes, list(ids))
     if len(rows) < len(set(ids)):
         rows += await _rows(engine, engine.sql.jobs_in_intake, list(ids))
-    now = engine.local_now
-    return await opening(engine, lambda: {row["id"]: _job(engine, row, now) for row in rows})
+    now = engine.store_now()
+    await engine.keys.learn(engine, [row["headers"] for row in rows])
+    return {row["id"]: _job(engine, row, now) for row in rows}
+
+
+def _shown(
+    engine: PostgresEngine, queue_name: str, key: str | None, payload: bytes, headers: str | None
+) -> tuple[bytes, Mapping[str, str]]:
+    stored = Stored(queue_name, key, None, payload, json.loads(headers) if headers else {})
+    return shown(engine.keys.to_open, stored)
 
 
 def _job(engine: PostgresEngine, row: Any, now: datetime) -> Job:
     (id, queue_name, kind, key, state, attempt, _, created_at, due_at, owner, lease_expires_at, heartbeat_at,
      started_at, finished_at, reason, error, result, payload, headers, *_) = row  # fmt: skip
-    payload, said = opened(engine.keys.to_open, queue_name, payload, json.loads(headers) if headers else {})
+    payload, said = _shown(engine, queue_name, key, payload, headers)
     job = Job(
         id=id_text(id),
         queue=queue_name,
@@ -195,14 +217,23 @@ async def list_jobs(
 
     many = limit if state is None else SCAN_LIMIT
     ids = [row[0] for row in await _rows(engine, engine.sql.newest, queue_id, end, many)]
-    listed: list[Job] = []
+    now = engine.store_now()
+    listed: list[tuple[MessageId, int]] = []
     for start in range(0, len(ids), LIST_STEP):
-        step = ids[start : start + LIST_STEP]
-        found = await _found(engine, step)
-        listed += [found[id] for id in step if id in found and state in (None, found[id].state)]
+        rows = await _rows(engine, engine.sql.job_sizes, ids[start : start + LIST_STEP])
+        listed += [(row["id"], row["size"]) for row in rows if _is_in(state, row, now)]
         if len(listed) >= limit:
             break
-    return listed[:limit]
+    page, _ = within(listed[:limit], itemgetter(1), PAGE_BYTES)
+    found = await _found(engine, [id for id, _ in page]) if page else {}
+    return [found[id] for id, _ in page if id in found]
+
+
+def _is_in(state: JobState | None, row: Any, now: datetime) -> bool:
+    """Whether a job that is stored in one state is in another by now, and that is the one asked for."""
+    if row["state"] is None or state is None:
+        return state is None
+    return state_as_of(JobState(row["state"]), row["lease_expires_at"], now) == state
 
 
 async def events(engine: PostgresEngine, id: MessageId) -> list[Event]:
@@ -215,21 +246,25 @@ async def dead(
 ) -> list[DeadLetter]:
     queue_id, _ = await front(engine, queue_name, DEFAULT_GROUP)
     start = bytes(16) if after is None else checked_id("after", after)
-    rows = await _rows(engine, engine.sql.dead, queue_id, start, group, limit)
-    return await opening(engine, lambda: [_letter(engine, row) for row in rows])
+    return await _letters(engine, await _rows(engine, engine.sql.dead, queue_id, start, group, limit, PAGE_BYTES))
 
 
 async def letters(engine: PostgresEngine, wanted: LettersWanted) -> tuple[list[DeadLetter], int]:
     chosen = (wanted.queue, wanted.group, wanted.key, wanted.since, wanted.until, wanted.name)
-    rows = await _rows(engine, engine.sql.dead_letters, *chosen, wanted.limit, wanted.offset)
+    rows = await _rows(engine, engine.sql.dead_letters, *chosen, wanted.limit, wanted.offset, PAGE_BYTES)
     count: int = await engine.value("letters", engine.sql.count_dead_letters, *chosen)
-    return await opening(engine, lambda: [_letter(engine, row) for row in rows]), count
+    return await _letters(engine, rows), count
+
+
+async def _letters(engine: PostgresEngine, rows: Sequence[Any]) -> list[DeadLetter]:
+    await engine.keys.learn(engine, [row["headers"] for row in rows])
+    return [_letter(engine, row) for row in rows]
 
 
 def _letter(engine: PostgresEngine, row: Any) -> DeadLetter:
     (id, queue_name, group, key, kind, priority, payload, headers, attempts, losses, reason, error, created_at,
      died_at, *_) = row  # fmt: skip
-    payload, said = opened(engine.keys.to_open, queue_name, payload, json.loads(headers) if headers else {})
+    payload, said = _shown(engine, queue_name, key, payload, headers)
     return DeadLetter(
         id=id_text(id),
         queue=queue_name,
@@ -269,6 +304,12 @@ async def health(engine: PostgresEngine) -> Health:
     if fsync == "off" or synchronous == "off":
         problems.append(
             f"fsync is {fsync} and synchronous_commit is {synchronous}: a crash may lose what was acknowledged"
+        )
+    default = engine.pool.default_isolation
+    details["isolation"] = READ_COMMITTED
+    if default != READ_COMMITTED:
+        details["isolation"] += (
+            f", which qo says in each transaction (the default is {default}): two more round trips a call"
         )
     if standby:
         problems.append("this server is a standby: it cannot be written to")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+import contextlib
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from qo.core.errors import Forbidden
+from qo.core.message import SEALED
 from qo.stores.postgres.pool import Connection
-from qo.stores.sealing import SealingKey, UnknownKey, new_key
+from qo.stores.sealing import SealingKey, UnknownKey, key_id, new_key, no_such_key
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
-
-T = TypeVar("T")
 
 
 class Keys:
@@ -20,6 +22,10 @@ class Keys:
     def __init__(self, own: SealingKey | None) -> None:
         self._own = own
         self._known: dict[str, bytes] = {} if own is None else {own.id: own.value}
+        self._elsewhere: set[str] = set()
+        """Keys that the store knows of and does not keep."""
+        self.unreadable = 0
+        """Messages that were buried because they could not be opened."""
 
     async def to_seal(self, engine: PostgresEngine, connection: Connection) -> SealingKey:
         """The operator's, noted in the store so that it is asked for; else the store's newest, made if need be."""
@@ -36,22 +42,24 @@ class Keys:
     def to_open(self, id: str) -> bytes:
         found = self._known.get(id)
         if found is None:
-            raise UnknownKey(id)
+            raise UnknownKey(id) if id in self._elsewhere else no_such_key(id)
         return found
 
     async def load(self, engine: PostgresEngine) -> None:
         """Read those of the store. One that is kept elsewhere must be here: its payloads could not be opened."""
-        rows = await engine.call("keys", lambda connection, _: connection.fetch(engine.sql.keys))
-        for id, value in rows:
-            if value is not None:
-                self._known[id] = value
+        with contextlib.suppress(Forbidden):  # a reader of the database sees what is sealed as it is stored
+            await self._read(engine)
+        for id in self._elsewhere:
             self.to_open(id)
 
+    async def learn(self, engine: PostgresEngine, headers: Iterable[str | None]) -> None:
+        """Before messages are opened: read the store's keys again, if another process made one of theirs."""
+        marks = [json.loads(text) for text in headers if text is not None and SEALED in text]
+        if any(id is not None and id not in self._known for id in map(key_id, marks)):
+            with contextlib.suppress(Forbidden):
+                await self._read(engine)
 
-async def opening(engine: PostgresEngine, read: Callable[[], T]) -> T:
-    """Read rows, some of which may be sealed with a key that another process made since we last looked."""
-    try:
-        return read()
-    except UnknownKey:
-        await engine.keys.load(engine)
-        return read()
+    async def _read(self, engine: PostgresEngine) -> None:
+        rows = await engine.call("keys", lambda connection, _: connection.fetch(engine.sql.keys))
+        self._known.update({id: value for id, value in rows if value is not None})
+        self._elsewhere.update(id for id, value in rows if value is None)

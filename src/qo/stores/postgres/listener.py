@@ -2,7 +2,9 @@
 
 It listens before the first claim is made; a process that only pushes has none. When it is lost everything is asked
 again after it is back, because nobody knows what was missed. Where listening does
-not work (a transaction pooler in between), the broker polls.
+not work (a transaction pooler in between), the broker polls. A connection may be alive
+and mute, so the broker has it verified now and then, while someone waits: one
+notification, to a channel of this listener alone, must come back.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class Listener:
         self._pool = pool
         self._heard = heard
         self._channel = pool.address.schema
+        self._own_channel = f"{self._channel[:20]}_{secrets.token_hex(8)}"
+        """Where probes come back, and nothing else."""
         self._connection: Connection | None = None
         self._reconnecting: asyncio.Task[None] | None = None
         self._probes: dict[str, asyncio.Event] = {}
@@ -62,9 +66,23 @@ class Listener:
     async def _open(self) -> None:
         await self._pool.call(self._listen_first)
         if self._pool.address.wake == "auto" and not await self._probe():
-            log.warning("the database does not pass notifications on (a pooler?); qo polls instead (?wake=poll)")
-            self.must_poll = True
-            await self._hang_up()
+            await self._give_up_listening()
+
+    async def _give_up_listening(self) -> None:
+        log.warning("the database does not pass notifications on (a pooler?); qo polls instead (?wake=poll)")
+        self.must_poll = True
+        await self._hang_up()
+
+    async def verify(self) -> None:
+        """Make sure that notifications still come. If not, listen anew; if that is in vain too, poll from now on."""
+        async with self._opening:
+            if self.must_poll or not self.is_open or self._reconnecting is not None or await self._probe():
+                return
+            log.warning("notifications do not come any more, though the connection is there; listening anew")
+            await self._pool.call(self._listen_first)
+            if self._pool.address.wake == "auto" and not await self._probe():
+                await self._give_up_listening()
+        self._heard(EVERYTHING)
 
     async def keep(self, ids: Sequence[str]) -> bool:
         """Vouch for these workers, for as long as this session lasts; those that come after it do the same.
@@ -108,6 +126,7 @@ class Listener:
         try:
             keep_alive(connection)
             await connection.add_listener(self._channel, self._notified)
+            await connection.add_listener(self._own_channel, self._notified)
             async with self._speaking:
                 if self._kept:
                     await connection.execute(KEEP, self._channel, list(self._kept))
@@ -130,7 +149,7 @@ class Listener:
         heard = self._probes[word] = asyncio.Event()
         try:
             text = json.dumps({"probe": word})
-            await self._pool.call(lambda c, _: c.execute("SELECT pg_notify($1, $2)", self._channel, text))
+            await self._pool.call(lambda c, _: c.execute("SELECT pg_notify($1, $2)", self._own_channel, text))
             await asyncio.wait_for(heard.wait(), PROBE_SECONDS)
         except TimeoutError:
             return False

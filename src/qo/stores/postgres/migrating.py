@@ -6,6 +6,9 @@ from qo.stores.postgres import schema
 from qo.stores.postgres.address import Address
 from qo.stores.postgres.pool import Connection, Pool
 
+MIGRATING_SECONDS = 3570.0
+"""How much longer than others a migration may take: it may have to rewrite tables."""
+
 
 async def migrate(address: Address, *, dry_run: bool) -> list[str]:
     """The names of the migrations that were, or would be, applied."""
@@ -13,10 +16,12 @@ async def migrate(address: Address, *, dry_run: bool) -> list[str]:
 
     async def work(connection: Connection, _: bool) -> list[str]:
         applied = await schema.bring_forward(connection, address.schema, dry_run=dry_run)
+        if not dry_run:
+            await schema.give_rights(connection, address.schema)
         return [migration.name for migration in applied]
 
     try:
-        return await pool.call(work)
+        return await pool.call(work, extra_seconds=MIGRATING_SECONDS)
     finally:
         await pool.close()
 

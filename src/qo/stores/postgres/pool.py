@@ -4,6 +4,12 @@ A call is tried again, with backoff and inside its deadline, as long as that is
 safe: the server undid it, or it never got there. If the connection was lost while
 the call was under way, nobody knows whether it was committed; then the call is
 made again with `again=True`, and the verb looks the truth up instead of guessing.
+A call that passes its deadline is abandoned, and its connection with it.
+
+Every verb needs READ COMMITTED: it locks, then looks, and must see what others
+committed while it waited for the lock. Where the database, the role or a pooler says
+otherwise, each call has a transaction of its own that says READ COMMITTED. Nothing is
+set in the session: a pooler would lose it, or hand it to another program.
 """
 
 from __future__ import annotations
@@ -12,15 +18,17 @@ import asyncio
 import logging
 import random
 import socket
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 
-from qo.core.errors import Closed, Invalid, Unavailable
+from qo.core.errors import Closed, Incompatible, Invalid, Unavailable
 from qo.stores.postgres.address import Address
-from qo.stores.postgres.failures import LOST, RETRIED, translated
+from qo.stores.postgres.failures import DEMOTED, LOST, RETRIED, translated
 
 log = logging.getLogger("qo.postgres")
 
@@ -33,13 +41,34 @@ Work = Callable[[Connection, bool], Awaitable[T]]
 
 APPLICATION_NAME = "qo"
 DEADLINE_SECONDS = 30.0
-"""How long a call waits for the database, so that one that sleeps has time to wake."""
+"""How long a call may take in all; long enough for a database that sleeps to wake."""
+READ_COMMITTED = "read committed"
+WRONG_ISOLATION = "qo: isolation"
+"""How the functions refuse to run in any other isolation level."""
+ABOUT_SERVER = "SELECT clock_timestamp(), current_setting('default_transaction_isolation')"
 FIRST_REST_SECONDS = 0.02
 LONGEST_REST_SECONDS = 1.0
 CONNECT_TIMEOUT_SECONDS = 10.0
 CLOSE_TIMEOUT_SECONDS = 5.0
 KEEPALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 25_000))
 """A server that does not answer for about 25 seconds is gone."""
+
+
+class ServerClock:
+    """The database's time, as far as this process knows: read when a connection opens, then carried on steadily.
+
+    Neither clock of this machine matters: not one that is wrong, and not one that is put back.
+    """
+
+    def __init__(self) -> None:
+        self._read = datetime.now(UTC)
+        self._read_at = time.monotonic()
+
+    def set(self, now: datetime) -> None:
+        self._read, self._read_at = now, time.monotonic()
+
+    def now(self) -> datetime:
+        return self._read + timedelta(seconds=time.monotonic() - self._read_at)
 
 
 async def set_up(connection: Connection) -> None:
@@ -70,6 +99,9 @@ class Pool:
     def __init__(self, address: Address) -> None:
         self.address = address
         self.deadline_seconds = DEADLINE_SECONDS
+        self.clock = ServerClock()
+        self.default_isolation = READ_COMMITTED
+        """What a transaction has unless it says otherwise; where that is something else, each call says it."""
         self._closed = False
         self._free: list[Connection] = []
         self._lent: set[Connection] = set()
@@ -86,10 +118,13 @@ class Pool:
             arguments["statement_cache_size"] = 0
         return arguments
 
-    async def call(self, work: Work[T]) -> T:
-        """Run `work` on a connection; again, if that is safe or the work can look up what became of it."""
+    async def call(self, work: Work[T], *, extra_seconds: float = 0.0, own_transaction: bool = False) -> T:
+        """Run `work` on a connection; again, if that is safe or the work can look up what became of it.
+
+        `extra_seconds`: how much longer than usual it may take. `own_transaction`: the work says its isolation level.
+        """
         loop = asyncio.get_running_loop()
-        limit = self.deadline_seconds
+        limit = self.deadline_seconds + extra_seconds
         deadline = loop.time() + limit
         rest, unsure = FIRST_REST_SECONDS, False
         while True:
@@ -99,32 +134,51 @@ class Pool:
             try:
                 connection = self._take() or await self._wait_or_open(deadline)
                 began = True
-                return await self._run(connection, work, unsure)
+                async with asyncio.timeout_at(deadline):
+                    return await self._run(connection, work, unsure, own_transaction)
             except asyncpg.DataError as error:
                 if type(error) is not asyncpg.DataError:
                     raise translated(error) from error
                 # The driver's: it could not say this to the server.
                 raise Invalid("value", f"cannot be said to PostgreSQL ({error})") from error
-            except RETRIED as error:
+            except (*RETRIED, *DEMOTED) as error:
                 cause: BaseException = error
             except LOST as error:
                 cause = error
                 unsure = unsure or began
             except asyncpg.PostgresError as error:
-                raise translated(error) from error
+                if not self._can_pin_isolation(error):
+                    raise translated(error) from error
+                continue
             if loop.time() + rest >= deadline:
-                raise _gave_up(cause, limit) from cause
+                raise _gave_up(cause, limit, unsure) from cause
             log.info("the database failed (%s); trying again in %.2f s", type(cause).__name__, rest)
             await asyncio.sleep(rest * (0.5 + random.random()))  # noqa: S311 - no secret
             rest = min(rest * 2, LONGEST_REST_SECONDS)
 
-    async def _run(self, connection: Connection, work: Work[T], unsure: bool) -> T:
+    def _can_pin_isolation(self, error: asyncpg.PostgresError) -> bool:
+        """Whether a call was refused for its isolation level, and another try will say READ COMMITTED."""
+        if WRONG_ISOLATION not in str(error):
+            return False
+        if self.default_isolation != READ_COMMITTED:
+            raise Incompatible(f"transactions cannot be made READ COMMITTED here ({error})") from error
+        self.default_isolation = "unknown"
+        return True
+
+    async def _run(self, connection: Connection, work: Work[T], unsure: bool, own_transaction: bool) -> T:
         """Run on a lent connection and take it back, unless it was left in the middle of something."""
         cut_off = False
         try:
-            return await work(connection, unsure)
+            if self.default_isolation == READ_COMMITTED or own_transaction:
+                return await work(connection, unsure)
+            async with connection.transaction(isolation="read_committed"):
+                return await work(connection, unsure)
         except asyncio.CancelledError:
             cut_off = True
+            raise
+        except DEMOTED:  # the others may lead to the same server, which cannot be written any more
+            cut_off = True
+            self._drop_free()
             raise
         finally:
             self._lent.discard(connection)
@@ -133,6 +187,11 @@ class Pool:
             else:
                 self._free.append(connection)
             self._let_next_in()
+
+    def _drop_free(self) -> None:
+        free, self._free = self._free, []
+        for connection in free:
+            connection.terminate()
 
     async def close(self) -> None:
         """Calls that are under way lose their connection."""
@@ -182,11 +241,18 @@ class Pool:
     async def _connect(self) -> Connection:
         connection: Connection = await asyncpg.connect(**self.connect_arguments())
         try:
-            await set_up(connection)
+            await self._set_up(connection)
         except BaseException:
             connection.terminate()
             raise
         return connection
+
+    async def _set_up(self, connection: Connection) -> None:
+        await set_up(connection)
+        now, isolation = await connection.fetchrow(ABOUT_SERVER)  # type: ignore[misc]  # it answers one row
+        self.clock.set(now)
+        if isolation != READ_COMMITTED:
+            self.default_isolation = isolation
 
     def _let_next_in(self) -> None:
         while self._waiting:
@@ -204,8 +270,20 @@ async def _hang_up(connection: Connection) -> None:
         connection.terminate()
 
 
-def _gave_up(cause: BaseException, limit: float) -> BaseException:
+def _gave_up(cause: BaseException, limit: float, unsure: bool) -> BaseException:
     told = translated(cause)
-    if isinstance(told, Unavailable):
-        return type(told)(f"{told} (tried for {limit:g} s)")
-    return told
+    if not isinstance(told, Unavailable):
+        return told
+    doubt = "; it may have been done: repeat it, and qo looks that up" if unsure else ""
+    return type(told)(f"{told} (tried for {limit:g} s{doubt})")
+
+
+def undone_on_error(connection: Connection) -> Any:
+    """Inside a transaction, a savepoint; alone, a statement is a transaction by itself."""
+    return connection.transaction() if connection.is_in_transaction() else _Nothing()
+
+
+class _Nothing:
+    async def __aenter__(self) -> None: ...
+
+    async def __aexit__(self, *_: object) -> None: ...

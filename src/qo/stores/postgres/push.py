@@ -12,10 +12,20 @@ from uuid import UUID
 import asyncpg
 
 from qo.core.errors import QueueFull, TooLarge
-from qo.core.message import DedupeScope, Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, runs_of_ids
+from qo.core.message import (
+    DedupeScope,
+    Duplicate,
+    MessageId,
+    NewMessage,
+    Pushed,
+    Refused,
+    Stored,
+    repeats_in,
+    runs_of_ids,
+)
 from qo.core.queue import QueueSettings
-from qo.stores.answers import batch_again, kept_batch, others_id
-from qo.stores.postgres.pool import Connection
+from qo.stores.answers import batch_again, kept_batch, others_id, with_repeats, without
+from qo.stores.postgres.pool import Connection, undone_on_error
 from qo.stores.postgres.schema import rules_text
 from qo.stores.sealing import sealed
 
@@ -39,7 +49,9 @@ Answers = tuple[list[Pushed], bool]
 async def push(engine: PostgresEngine, messages: Sequence[NewMessage]) -> Answers:
     if not messages:
         return [], False
-    answers: Answers = await engine.call("push", lambda connection, again: push_on(engine, connection, messages, again))
+    answers: Answers = await engine.call(
+        "push", lambda connection, again: push_on(engine, connection, messages, again), items=len(messages)
+    )
     return answers
 
 
@@ -47,6 +59,10 @@ async def push_on(
     engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage], again: bool
 ) -> Answers:
     """Push on a connection, which may be inside a transaction."""
+    repeats = repeats_in(messages)
+    if repeats:
+        answers, woke = await push_on(engine, connection, without(messages, repeats), again)
+        return with_repeats(messages, repeats, answers), woke
     if not again and all(map(_is_plain, messages)) and await _push_plain(engine, connection, messages):
         return [Stored(message.id) for message in messages], True
     if not again and all(map(_is_named, messages)):
@@ -59,12 +75,20 @@ async def push_on(
 def _is_plain(message: NewMessage) -> bool:
     if message.new_queue is not None:
         return False
-    return message.headers is None and message.due_at is None and message.ttl is None and message.dedupe is None
+    return (
+        message.headers is None
+        and message.due_at is None
+        and message.delay is None
+        and message.ttl is None
+        and message.dedupe is None
+    )
 
 
 def _is_named(message: NewMessage) -> bool:
     """Whether it has a name in its keyed lane, and nothing to say beside that and its headers."""
-    if message.key is None or message.dedupe is None or message.due_at is not None or message.ttl is not None:
+    if message.key is None or message.dedupe is None or message.ttl is not None:
+        return False
+    if message.due_at is not None or message.delay is not None:
         return False
     return message.dedupe.as_queue and message.dedupe.scope is DedupeScope.LANE
 
@@ -77,7 +101,7 @@ async def _push_named(engine: PostgresEngine, connection: Connection, messages: 
     said = queues, keys, names, kinds, priorities, ids, payloads, headers, own
     while True:
         try:
-            async with _undone_on_error(connection):
+            async with undone_on_error(connection):
                 rows = await connection.fetch(engine.sql.push_named, *said, engine.now)
             return [_answer(message, row) for message, row in zip(messages, rows, strict=False)]
         except asyncpg.UniqueViolationError:
@@ -90,7 +114,7 @@ async def _push_plain(engine: PostgresEngine, connection: Connection, messages: 
     """Whether that was possible: else nothing was done."""
     [first, *others] = messages
     try:
-        async with _undone_on_error(connection):
+        async with undone_on_error(connection):
             if not others and first.key is None and await _push_one(engine, connection, first):
                 return True
             refusal = await connection.fetchval(engine.sql.push_plain, *_columns(messages), engine.now)
@@ -105,17 +129,6 @@ async def _push_one(engine: PostgresEngine, connection: Connection, one: NewMess
         engine.sql.push_one, one.queue, one.kind, one.priority, one.id, one.payload, engine.now
     )
     return done
-
-
-def _undone_on_error(connection: Connection) -> Any:
-    """Inside a caller's transaction, a savepoint; alone, the statement is a transaction by itself."""
-    return connection.transaction() if connection.is_in_transaction() else _Nothing()
-
-
-class _Nothing:
-    async def __aenter__(self) -> None: ...
-
-    async def __aexit__(self, *_: object) -> None: ...
 
 
 def _columns(messages: Sequence[NewMessage]) -> tuple[list[Any], ...]:
@@ -215,10 +228,11 @@ async def create_queues(engine: PostgresEngine, connection: Connection, messages
     """The queues of messages that say how these are to be set up, where there are none."""
     wanted = {message.queue: message.new_queue for message in messages if message.new_queue is not None}
     for name, settings in sorted(wanted.items()):
-        await connection.execute(engine.sql.create_queue_as, *new_queue(name, settings), engine.now)
+        await connection.execute(engine.sql.create_queue_as, *new_queue(engine, name, settings), engine.now)
 
 
-def new_queue(name: str, settings: QueueSettings) -> tuple[str, ...]:
+def new_queue(engine: PostgresEngine, name: str, given: QueueSettings) -> tuple[str, ...]:
+    settings = given.sealed_from(engine.store_now())
     return name, *settings.names(name), json.dumps(settings.overrides()), rules_text(settings)
 
 
@@ -232,6 +246,7 @@ def _any_columns(messages: Sequence[NewMessage]) -> list[list[Any]]:
         [m.payload for m in messages],
         [json.dumps(dict(m.headers)) if m.headers else None for m in messages],
         [m.due_at for m in messages],
+        [None if m.delay is None else m.delay.total_seconds() for m in messages],
         [None if m.ttl is None else m.ttl.total_seconds() for m in messages],
         [dedupe_text(m) for m in messages],
     ]
@@ -241,7 +256,7 @@ async def lapsing(engine: PostgresEngine, connection: Connection, call: Callable
     """Make a call; where it must know how a message stands whose lease has run out, give that back and call again."""
     while True:
         try:
-            async with _undone_on_error(connection):
+            async with undone_on_error(connection):
                 return await call()
         except asyncpg.RaiseError as error:
             found = LAPSE.search(str(error))
@@ -278,7 +293,9 @@ def _answer(message: NewMessage, row: Any) -> Pushed:
 
 async def push_once(engine: PostgresEngine, messages: Sequence[NewMessage], nonce: str) -> Answers:
     """Push, unless a batch with this nonce was pushed before; then give its answer again."""
-    answers: Answers = await engine.call("push", lambda connection, _: _push_once(engine, connection, messages, nonce))
+    answers: Answers = await engine.call(
+        "push", lambda connection, _: _push_once(engine, connection, messages, nonce), items=len(messages)
+    )
     return answers
 
 

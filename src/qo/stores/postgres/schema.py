@@ -9,22 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import timedelta
 from importlib.resources import files
 from typing import Any, NamedTuple
 
 import asyncpg
 
 from qo.core.errors import Incompatible
-from qo.core.queue import History, QueueSettings
+from qo.core.queue import History, QueueSettings, plain_value
 
 VERSIONS_AHEAD = 1
 """How much newer a schema may be than this qo."""
 
 FUNCTIONS = (
     "lanes", "outcomes", "push", "advance", "take", "claim", "settle", "commit", "groups", "tidy", "enqueue",
-    "older", "planning",
+    "older", "planning", "guards", "roles",
 )  # fmt: skip
 """The files of `sql/`, in the order in which they build on each other."""
 
@@ -44,11 +44,16 @@ def migrations() -> list[Migration]:
     return sorted(Migration(int(match[1]), entry.name, entry.read_text()) for match, entry in found)
 
 
-def functions() -> str:
+def functions(names: Sequence[str] = FUNCTIONS) -> str:
     """The functions, in place of those of the version before."""
     folder = files(__package__) / "sql"
-    text = "\n".join((folder / f"{name}.sql").read_text() for name in FUNCTIONS)
+    text = "\n".join((folder / f"{name}.sql").read_text() for name in names)
     return text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
+
+
+async def give_rights(connection: asyncpg.Connection[Any], schema: str) -> None:
+    """To the roles that the operator has created since the last migration, or before."""
+    await connection.execute(in_schema(functions(["roles"]), schema))
 
 
 DROP_TYPES = """
@@ -136,12 +141,7 @@ def rules_text(settings: QueueSettings) -> str:
         or settings.encrypt
         or bool(settings.delay or settings.window)
     )
-    return json.dumps({**asdict(settings), "notes": {}, "adorned": adorned}, default=_plain)
-
-
-def _plain(value: object) -> float:
-    assert isinstance(value, timedelta)
-    return value.total_seconds()
+    return json.dumps({**asdict(settings), "notes": {}, "adorned": adorned}, default=plain_value)
 
 
 def _lock_key(schema: str) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
@@ -23,9 +22,9 @@ from qo.core.lease import (
     Verdict,
     Want,
 )
-from qo.stores.postgres.claim import NOT_PLAIN, claim_again, claimed_from, plain_wants, wants_text
-from qo.stores.postgres.keys import opening
-from qo.stores.postgres.pool import Connection
+from qo.stores.answers import used_token
+from qo.stores.postgres.claim import NOT_PLAIN, claim_again, delivered, plain_wants, wants_text
+from qo.stores.postgres.pool import Connection, undone_on_error
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
@@ -48,23 +47,26 @@ async def settle(
         held = await claim_again(engine, connection, then) if again and then else []
         wants = None if held else text
         try:
-            answers, rows = await _settle(engine, connection, settlements, then, wants, again)
+            async with undone_on_error(connection):
+                answers, rows = await _settle(engine, connection, settlements, then, wants, again)
         except asyncpg.ProgramLimitExceededError:  # it would claim more than an answer can hold
             if wants is None:
                 raise
             answers, _ = await _settle(engine, connection, settlements, (), None, again)
             rows = [CLAIM_APART]
         except asyncpg.UniqueViolationError:  # the first try was under way still when we looked, and was made after all
+            if not again:
+                raise used_token() from None
             held = await claim_again(engine, connection, then)
             answers, rows = await _settle(engine, connection, settlements, (), None, again)
         return answers, rows, held
 
-    answers, rows, held = await engine.call("settle", work)
+    answers, rows, held = await engine.call("settle", work, items=len(settlements))
     if held:
-        return answers, await opening(engine, partial(claimed_from, engine, held, then))
+        return answers, await delivered(engine, held, then)
     if rows[0]["signal"] is not None:
         return answers, None
-    return answers, await opening(engine, partial(claimed_from, engine, rows[1:], then))
+    return answers, await delivered(engine, rows[1:], then)
 
 
 async def _settle(
@@ -83,7 +85,7 @@ async def _settle(
         if rows[0]["signal"] != ITEM_BY_ITEM:
             return _all_done(settlements, leases, rows[0]["ended"]), rows
     rows = await connection.fetch(engine.sql.settle, *columns_of(settlements), wants, engine.draw, engine.now)
-    return answers_from(rows[0], len(settlements), unsure=again), rows
+    return answers_from(rows[0], len(settlements)), rows
 
 
 Leases = dict[tuple[str, int], dict[int, datetime | None]]
@@ -161,11 +163,10 @@ def _error(report: Report) -> str | None:
     return report.error.replace("\0", "\\0") if isinstance(report, Fail | Bury) else None
 
 
-def answers_from(row: Any, count: int, *, unsure: bool) -> list[Settled]:
-    """In the order of the items. What is repeated after a lost answer was settled by this very call."""
+def answers_from(row: Any, count: int) -> list[Settled]:
+    """In the order of the items."""
     answers = [Settled(Answer.UNKNOWN, None, True)] * count
     columns = [row[name] or () for name in ("numbers", "answers", "verdicts", "ended")]
     for number, answer, verdict, ended in zip(*columns, strict=True):
-        said = Answer.SETTLED if unsure and answer == Answer.REPEATED else ANSWERS[answer]
-        answers[number - 1] = Settled(said, None if verdict is None else VERDICTS[verdict], ended)
+        answers[number - 1] = Settled(ANSWERS[answer], None if verdict is None else VERDICTS[verdict], ended)
     return answers

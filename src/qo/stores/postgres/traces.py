@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qo.core.outcome import Trace
+from qo.stores.pages import PAGE_BYTES
 from qo.stores.store import TRACES_LIMIT
 
 if TYPE_CHECKING:
@@ -20,11 +21,11 @@ async def add(engine: PostgresEngine, trace: Trace) -> None:
 
 
 async def of_message(engine: PostgresEngine, queue: str, key: str, name: str) -> list[Trace]:
-    return [_trace(row) for row in await _rows(engine, engine.sql.traces, queue, key, name, TRACES_LIMIT)]
+    return [_trace(row) for row in await _rows(engine, engine.sql.traces, queue, key, name, TRACES_LIMIT, PAGE_BYTES)]
 
 
 async def by_name(engine: PostgresEngine, name: str, limit: int, offset: int) -> tuple[list[Trace], int]:
-    rows = await _rows(engine, engine.sql.traces_by_name, name, limit, offset)
+    rows = await _rows(engine, engine.sql.traces_by_name, name, limit, offset, PAGE_BYTES)
     return [_trace(row) for row in rows], await engine.value("traces", engine.sql.count_traces, name)
 
 

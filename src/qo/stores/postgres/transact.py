@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 async def transact(engine: PostgresEngine, unit: Unit) -> Done | Undone:
     """A unit that was given no nonce gets one here, so that it can be looked up if its answer is lost."""
     named = unit if unit.nonce is not None else msgspec.structs.replace(unit, nonce=secrets.token_hex(16))
-    answer: Done | Undone = await engine.call("transact", lambda connection, _: _once(engine, connection, named))
+    answer: Done | Undone = await engine.call(
+        "transact",
+        lambda connection, _: _once(engine, connection, named),
+        items=len(unit.pushes) + len(unit.settlements),
+    )
     return answer
 
 
@@ -54,7 +58,7 @@ async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Don
     settled: list[Settled] = []
     if unit.settlements:
         row = await connection.fetchrow(engine.sql.settle, *columns_of(unit.settlements), None, engine.draw, engine.now)
-        settled = answers_from(row, len(unit.settlements), unsure=False)
+        settled = answers_from(row, len(unit.settlements))
     check_settled(settled)
     call = secrets.token_hex(16)
     committed = await commit_on(engine, connection, unit.commits, call) if unit.commits else []
@@ -99,6 +103,6 @@ def _lanes(unit: Unit) -> list[list[Any]]:
     sure: dict[Lane, bool] = {}
     certain = True
     for message in unit.pushes:
-        certain &= message.due_at is None and message.dedupe is None
+        certain &= message.due_at is None and message.delay is None and message.dedupe is None
         sure.setdefault(lane_of(message), certain)
     return [*(list(column) for column in zip(*sure, strict=True)), list(sure.values())]

@@ -17,7 +17,7 @@ from qo.core.lease import Commit, Committed, LeaseToken, Settlement
 from qo.core.message import TRANSACTION, MessageId, id_text
 from qo.core.outcome import Record, Standing
 from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
-from qo.stores.sealing import opened
+from qo.stores.sealing import Stored, shown
 from qo.stores.sqlite.advance import lapse_whole
 from qo.stores.sqlite.lanes import Cursor, Lane, LaneName, cursor_by_id, cursor_in, find_lane
 from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
@@ -216,7 +216,8 @@ def record(tx: Transaction, queue_name: str, key: str, name: str) -> Record | No
     row = tx.row(CLAIM.message, lane.id, offset)
     assert row is not None
     _, id, kind, _, payload, headers, created_at, *_ = row
-    payload, said = opened(tx.opening_key, queue_name, payload, json.loads(headers) if headers else {})
+    stored = Stored(queue_name, key, None, payload, json.loads(headers) if headers else {})
+    payload, said = shown(tx.opening_key, stored)
     standings = []
     for group, claimed_at, position, attempts, start, end, expires_at in tx.rows(SQL.standings, lane.id):
         held = start is not None and start <= offset < end and expires_at > tx.now

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
 import secrets
 import urllib.parse
@@ -75,6 +77,9 @@ MEMORY = ":memory:"
 BUSY_TIMEOUT_MS = 30_000
 STATEMENT_CACHE = 256
 PAGE_CACHE_KIB = 16 * 1024
+OWNER_ONLY = 0o600
+CANCEL_STEP = 250
+"""Messages that one transaction cancels, unless a nonce stands for all of them: others want to write, too."""
 SYNCHRONOUS = ("full", "normal", "extra", "off")
 
 
@@ -164,6 +169,20 @@ class SqliteEngine:
     async def attend(self) -> None:
         """Nothing to open: who else writes is found out by asking."""
 
+    async def verify(self) -> None:
+        """Nothing to verify: hints come from this process alone, or by asking."""
+
+    def store_now(self) -> datetime:
+        return self._clock()
+
+    @property
+    def check_seconds(self) -> float:
+        return 0.0
+
+    @property
+    def unreadable(self) -> int:
+        return self._keys.unreadable
+
     @property
     def must_poll(self) -> bool:
         return self._path != MEMORY
@@ -212,6 +231,10 @@ class SqliteEngine:
         return await self._once(of, nonce, int, lambda tx: groups.seek(tx, queue, group, to, key))
 
     async def cancel(self, ids: Sequence[MessageId], group: str, *, nonce: str | None = None) -> Sequence[CancelAnswer]:
+        if nonce is None:
+            steps = [ids[start : start + CANCEL_STEP] for start in range(0, len(ids), CANCEL_STEP)]
+            parts = [await self._writer.do("arrange", partial(cancel.cancel, ids=step, group=group)) for step in steps]
+            return [answer for part in parts for answer in part]
         of = arrangement_of("cancel", list(ids), group)
         return await self._once(of, nonce, list[CancelAnswer], lambda tx: cancel.cancel(tx, ids, group))
 
@@ -316,6 +339,9 @@ class SqliteEngine:
     async def depth(self, queue: str, group: str) -> Depth:
         return await self._reader.do("depth", lambda tx: inspect.depth(tx, queue, group))
 
+    async def queues_of(self, lanes: Sequence[int], tokens: Sequence[str]) -> Collection[str]:
+        return await self._writer.do("queues_of", lambda tx: inspect.queues_of(tx, lanes, tokens))
+
     async def demand(self, queues: Sequence[str], group: str, kinds: Collection[str] | None) -> Demand:
         return await self._reader.do("demand", lambda tx: demand(tx, queues, group, kinds))
 
@@ -324,7 +350,8 @@ class SqliteEngine:
 
     async def jobs(self, ids: Sequence[MessageId]) -> Sequence[Job | None]:
         # By the writer: whoever watches a job and then looks must not miss a commit that is under way.
-        return await self._writer.do("jobs", lambda tx: inspect.jobs(tx, ids))
+        session = self._writer if not self._watched.isdisjoint(ids) else self._reader
+        return await session.do("jobs", lambda tx: inspect.jobs(tx, ids))
 
     async def list_jobs(self, queue: str, state: JobState | None, before: str | None, limit: int) -> Sequence[Job]:
         return await self._reader.do("list_jobs", lambda tx: inspect.list_jobs(tx, queue, state, before, limit))
@@ -346,6 +373,7 @@ class SqliteEngine:
     def _connect(self) -> apsw.Connection:
         """Open the file to write, make sure that it is ours, and bring its schema forward."""
         try:
+            self._create_for_owner()
             connection = apsw.Connection(self._path, statementcachesize=STATEMENT_CACHE)
         except apsw.Error as error:
             raise _about_file(error, self._path) from error
@@ -356,8 +384,15 @@ class SqliteEngine:
             raise _about_file(error, self._path) from error
         return connection
 
+    def _create_for_owner(self) -> None:
+        """Messages are nobody else's to read. The log and the index beside the file are made as the file is."""
+        if self._path != MEMORY and not Path(self._path).exists():
+            with contextlib.suppress(OSError):  # what is wrong with the path is for SQLite to say
+                os.close(os.open(self._path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, OWNER_ONLY))
+
     def _set_up(self, connection: apsw.Connection) -> None:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.pragma("auto_vacuum", "incremental")  # has an effect on a new file alone
         if self._path != MEMORY and connection.readonly("main"):
             raise Forbidden("the file is read-only; qo must be able to write to it and to its folder")
         schema.bring_forward(connection, self._path, self._migrations)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+
 import apsw
 
 from qo.core.errors import Forbidden, Incompatible, StoreFull, Unavailable
 
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""No space, no quota, or more than a limit of the process allows (`ulimit -f`): SQLite calls the last an I/O error."""
 
-def translated(error: BaseException) -> BaseException:
+
+def translated(error: BaseException, system_errno: int = 0) -> BaseException:
     """The leaf of qo's error tree that says who must act. What is not SQLite's passes as it is."""
     match error:
         case apsw.FullError():
@@ -22,6 +27,8 @@ def translated(error: BaseException) -> BaseException:
             return Incompatible(f"the file is damaged ({error}); restore it from a backup")
         case apsw.CantOpenError():
             return Unavailable("the file cannot be opened; does its folder exist, and may it be written to?")
+        case apsw.IOError() if system_errno in NO_ROOM:
+            return StoreFull("the disk, or the size that this process may write, is full; nothing was written")
         case apsw.IOError():
             return Unavailable(f"the file cannot be read or written ({error})")
         case _:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import apsw
@@ -25,7 +26,8 @@ from qo.core.outcome import (
     QueueInfo,
     as_of,
 )
-from qo.stores.sealing import opened
+from qo.stores.pages import PAGE_BYTES, job_size, too_much, within
+from qo.stores.sealing import Stored, shown
 from qo.stores.sqlite.leases import read_lease
 from qo.stores.sqlite.moments import maybe_moment, micros, moment, span
 from qo.stores.sqlite.places import row_of
@@ -60,6 +62,13 @@ def _queue(row: Row) -> QueueInfo:
         paused=bool(paused),
         created_at=moment(created_at),
     )
+
+
+def queues_of(tx: Transaction, lanes: Sequence[int], tokens: Sequence[str]) -> Collection[str]:
+    """The queues of lanes, and of the lanes that tokens have leases on."""
+    found = {tx.value(SQL.queue_of_lane, lane) for lane in set(lanes)}
+    found |= {name for token in set(tokens) for (name,) in tx.rows(SQL.queues_of_token, token)}
+    return found - {None}
 
 
 def groups(tx: Transaction, queue_name: str) -> list[GroupInfo]:
@@ -139,7 +148,10 @@ def lanes(tx: Transaction, queue_name: str, group: str, after: int, limit: int) 
 
 
 def jobs(tx: Transaction, ids: Sequence[MessageId]) -> list[Job | None]:
-    return [_job_of(tx, id) for id in ids]
+    found, cut = within((_job_of(tx, id) for id in ids), job_size, PAGE_BYTES)
+    if cut:
+        raise too_much(len(found))
+    return found
 
 
 def _job_of(tx: Transaction, id: MessageId) -> Job | None:
@@ -148,10 +160,16 @@ def _job_of(tx: Transaction, id: MessageId) -> Job | None:
     return None if found is None else _job(tx, found)
 
 
+def _shown(
+    tx: Transaction, queue: str, key: str | None, payload: bytes, headers: str | None
+) -> tuple[bytes, Mapping[str, str]]:
+    return shown(tx.opening_key, Stored(queue, key, None, payload, json.loads(headers) if headers else {}))
+
+
 def _job(tx: Transaction, row: Row) -> Job:
     (_, queue, kind, key, state, attempt, _, created_at, due_at, owner, lease_expires_at, heartbeat_at, started_at,
      finished_at, reason, error, result, payload, headers, id, _) = row  # fmt: skip
-    payload, said = opened(tx.opening_key, queue, payload, json.loads(headers) if headers else {})
+    payload, said = _shown(tx, queue, key, payload, headers)
     job = Job(
         id=id_text(id),
         queue=queue,
@@ -178,13 +196,9 @@ def _job(tx: Transaction, row: Row) -> Job:
 def list_jobs(tx: Transaction, queue_name: str, state: JobState | None, before: str | None, limit: int) -> list[Job]:
     queue_id = tx.existing_queue(queue_name).id
     end = b"\xff" * 16 if before is None else checked_id("before", before)
-    found: list[Job] = []
-    for (id,) in tx.rows(SQL.newest, queue_id, end, limit if state is None else SCAN_LIMIT):
-        job = _job_of(tx, id)
-        if job is not None and state in (None, job.state):
-            found.append(job)
-            if len(found) == limit:
-                break
+    ids = tx.rows(SQL.newest, queue_id, end, limit if state is None else SCAN_LIMIT)
+    coming = (job for (id,) in ids if (job := _job_of(tx, id)) is not None and state in (None, job.state))
+    found, _ = within(islice(coming, limit), job_size, PAGE_BYTES)
     return found
 
 
@@ -196,7 +210,7 @@ def events(tx: Transaction, id: MessageId) -> list[Event]:
 def dead(tx: Transaction, queue_name: str, group: str | None, after: str | None, limit: int) -> list[DeadLetter]:
     queue = tx.existing_queue(queue_name)
     start = b"" if after is None else checked_id("after", after)
-    return [_letter(tx, row) for row in tx.rows(SQL.dead, queue.id, start, group, limit)]
+    return _page(tx, tx.each(SQL.dead, queue.id, start, group, limit))
 
 
 def letters(tx: Transaction, wanted: LettersWanted) -> tuple[list[DeadLetter], int]:
@@ -204,13 +218,18 @@ def letters(tx: Transaction, wanted: LettersWanted) -> tuple[list[DeadLetter], i
     until = None if wanted.until is None else micros(wanted.until)
     chosen = (wanted.queue, wanted.group, wanted.key, since, until, wanted.name)
     count: int = tx.value(SQL.count_letters, *chosen)
-    return [_letter(tx, row) for row in tx.rows(SQL.letters, *chosen, wanted.limit, wanted.offset)], count
+    return _page(tx, tx.each(SQL.letters, *chosen, wanted.limit, wanted.offset)), count
+
+
+def _page(tx: Transaction, rows: Iterator[Row]) -> list[DeadLetter]:
+    found, _ = within(rows, lambda row: len(row[6]) + len(row[7] or ""), PAGE_BYTES)
+    return [_letter(tx, row) for row in found]
 
 
 def _letter(tx: Transaction, row: Row) -> DeadLetter:
     (id, queue, group, key, kind, priority, payload, headers, attempts, losses, reason, error, created_at,
      died_at) = row  # fmt: skip
-    payload, said = opened(tx.opening_key, queue, payload, json.loads(headers) if headers else {})
+    payload, said = _shown(tx, queue, key, payload, headers)
     return DeadLetter(
         id=id_text(id),
         queue=queue,

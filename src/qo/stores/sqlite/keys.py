@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qo.stores.sealing import SealingKey, UnknownKey, new_key
+from qo.stores.sealing import SealingKey, UnknownKey, new_key, no_such_key
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Transaction
 
@@ -15,6 +15,8 @@ class Keys:
     def __init__(self, own: SealingKey | None) -> None:
         self._own = own
         self._known: dict[str, bytes] = {} if own is None else {own.id: own.value}
+        self.unreadable = 0
+        """Messages that were buried because they could not be opened."""
 
     def to_seal(self, tx: Transaction) -> SealingKey:
         """The operator's, noted in the store so that it is asked for; else the store's newest, made if need be."""
@@ -31,7 +33,10 @@ class Keys:
     def to_open(self, tx: Transaction, id: str) -> bytes:
         found = self._known.get(id)
         if found is None:
-            found = tx.value(SQL.value, id)
+            row = tx.row(SQL.value, id)
+            if row is None:
+                raise no_such_key(id)
+            found = row[0]
             if found is None:
                 raise UnknownKey(id)
             self._known[id] = found

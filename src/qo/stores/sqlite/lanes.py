@@ -79,7 +79,8 @@ def queue_to_use(tx: Transaction, name: str, new: QueueSettings | None = None) -
     return tx.queue(name) or create_queue(tx, name, new or QueueSettings())
 
 
-def create_queue(tx: Transaction, name: str, settings: QueueSettings) -> QueueRow:
+def create_queue(tx: Transaction, name: str, given: QueueSettings) -> QueueRow:
+    settings = given.sealed_from(tx.time)
     namespace, task = settings.names(name)
     queue_id = tx.insert(SQL.create_queue, name, namespace, task, settings_text(settings), tx.now)
     create_group(tx, queue_id, DEFAULT_GROUP, Start())

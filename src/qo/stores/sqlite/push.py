@@ -8,8 +8,8 @@ from operator import attrgetter
 import msgspec
 
 from qo.core.errors import QueueFull, TooLarge
-from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored
-from qo.stores.answers import batch_again, kept_batch, others_id
+from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, repeats_in
+from qo.stores.answers import batch_again, kept_batch, others_id, with_repeats, without
 from qo.stores.sealing import sealed
 from qo.stores.sqlite import dedupe, intake
 from qo.stores.sqlite.inspect import unsettled
@@ -34,6 +34,8 @@ SQL = statements("push")
 LaneKey = tuple[str, str | None, str | None, int | None]
 Arrivals = dict[LaneKey, list[NewMessage]]
 """What is to be appended, by queue and lane."""
+Content = tuple[str, str | None, bytes]
+"""A queue, a key and a payload."""
 
 
 def push_once(tx: Transaction, messages: tuple[NewMessage, ...], nonce: str | None) -> list[Pushed]:
@@ -50,6 +52,9 @@ def push_once(tx: Transaction, messages: tuple[NewMessage, ...], nonce: str | No
 
 def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
     """Judge each message, then append lane by lane: few statements for all of a lane."""
+    repeats = repeats_in(messages)
+    if repeats:
+        return with_repeats(messages, repeats, push(tx, without(messages, repeats)))
     if _are_alike(messages) and not tx.careful and _push_alike(tx, messages):
         return [Stored(message.id) for message in messages]
     batch = Batch(tx)
@@ -75,7 +80,7 @@ class Batch:
         queue = self._queue
         if len(message.payload) > queue.settings.max_payload:
             return _too_large(queue, message)
-        if self._amends:
+        if self._amends or message.delay is not None:
             message = _amended(tx, queue, message)
         if message.dedupe is not None or message.due_at is not None or tx.careful:
             answer, entered = _settled_before_entry(tx, queue, message, self._on_the_way)
@@ -118,14 +123,17 @@ def _check_room(tx: Transaction, queue: QueueRow) -> None:
 
 def _amended(tx: Transaction, queue: QueueRow, message: NewMessage) -> NewMessage:
     """A message as its queue wants it: due after the queue's delay, its payload sealed."""
-    if queue.settings.delay and message.due_at is None:
-        message = msgspec.structs.replace(message, due_at=moment(tx.now + span(queue.settings.delay)))
+    delay = queue.settings.delay if message.delay is None else message.delay
+    if message.due_at is None and (delay or message.delay is not None):
+        message = msgspec.structs.replace(message, due_at=moment(tx.now + span(delay)), delay=None)
     return sealed(message, tx.sealing_key()) if queue.settings.encrypt else message
 
 
-_what_is_said = attrgetter("queue", "kind", "priority", "key", "headers", "due_at", "ttl", "dedupe", "new_queue")
+_what_is_said = attrgetter(
+    "queue", "kind", "priority", "key", "headers", "due_at", "ttl", "dedupe", "new_queue", "delay"
+)
 _payload = attrgetter("payload")
-NOTHING_MORE = (None,) * 6
+NOTHING_MORE = (None,) * 7
 NO_DELAY = timedelta(0)
 
 
@@ -156,8 +164,6 @@ def _settled_before_entry(
     tx: Transaction, queue: QueueRow, message: NewMessage, on_the_way: set[MessageId]
 ) -> tuple[Pushed, bool]:
     """What becomes of a message that may not enter a lane now, and whether that is all that becomes of it."""
-    if message.id in on_the_way:
-        return Stored(message.id), True
     if message.dedupe is not None:
         first = dedupe.holder(tx, queue, message, on_the_way)
         if first is not None:
@@ -207,7 +213,7 @@ def _too_large(queue: QueueRow, message: NewMessage) -> Refused:
 OTHERS_ID = Refused(others_id())
 
 
-def _known(tx: Transaction, message: NewMessage) -> tuple[str, str | None, bytes] | None:
+def _known(tx: Transaction, message: NewMessage) -> Content | None:
     """What is stored under this id: its queue, key and payload. Of a repeat, whose first answer was lost, the same."""
     row = row_of(tx, message.id)
     found = tx.row(SQL.in_intake, message.id) if row is None else tx.row(SQL.in_log, row)

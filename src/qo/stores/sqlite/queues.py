@@ -18,7 +18,7 @@ SQL = statements("queues")
 
 def configure(tx: Transaction, name: str, changes: Mapping[str, Any]) -> QueueSettings:
     queue = queue_to_use(tx, name)
-    settings = queue.settings.changed(changes)
+    settings = queue.settings.configured(changes, tx.time)
     set_settings(tx, queue, settings)
     tx.run(SQL.tidy_soon, queue.id, tx.now + TIDY_REST)
     return settings

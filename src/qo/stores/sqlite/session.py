@@ -128,6 +128,8 @@ class Session:
         try:
             values = self._commit(connection, calls, careful=False)
             return [Reply(call, value, None) for call, value in zip(calls, values, strict=True)]
+        except apsw.BusyError as error:  # nothing was begun, and each alone would wait as long again
+            return [Reply(call, None, translated(error)) for call in calls]
         except Exception:  # noqa: BLE001 - each call meets it again, alone
             return [self._answer_alone(connection, call) for call in calls]
 
@@ -137,7 +139,7 @@ class Session:
         except QoError as error:
             return Reply(call, None, error)
         except Exception as error:  # noqa: BLE001 - raised where the caller waits
-            return Reply(call, None, translated(error))
+            return Reply(call, None, translated(error, connection.system_errno))
         return Reply(call, value, None)
 
     def _commit(self, connection: apsw.Connection, calls: list[Call], *, careful: bool) -> list[Any]:

@@ -7,18 +7,20 @@ fresh messages, and stays open to others.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import apsw
 
-from qo.core.errors import Conflict
-from qo.core.fate import FRAGILE_LOSSES, Completed
+from qo.core.fate import FRAGILE_LOSSES, Completed, Dead
 from qo.core.lane import LaneId
 from qo.core.lease import Delivered, Want
 from qo.core.message import SEALED
 from qo.core.outcome import JobState
 from qo.core.queue import History
-from qo.stores.sealing import opened
+from qo.stores.answers import used_token
+from qo.stores.pages import within
+from qo.stores.sealing import Stored, Unreadable, check_sealed, opened
 from qo.stores.sqlite import outcomes
 from qo.stores.sqlite.lanes import Cursor, follow_retries, record_events, rest
 from qo.stores.sqlite.leases import offsets_text
@@ -40,12 +42,33 @@ class Front(NamedTuple):
     group_id: int
 
 
+class Content(NamedTuple):
+    """What a message says, opened if it was sealed."""
+
+    payload: bytes
+    headers: Mapping[str, str]
+
+
 class Taken(NamedTuple):
     """A message that a claim takes, with the attempts and losses it had before."""
 
     message: Row
+    content: Content
     attempts: int
     losses: int
+
+    @property
+    def size(self) -> int:
+        return size_of(self.message)
+
+
+def size_of(message: Row) -> int:
+    """How much of an answer a message takes."""
+    return len(message[4]) + len(message[5] or "")
+
+
+def sizes_of(taken: list[Taken]) -> int:
+    return sum(each.size for each in taken)
 
 
 class Haul:
@@ -58,9 +81,12 @@ class Haul:
         self.passed_over: set[int] = set()
         self.may_take_fragile = want.owner is None or tx.value(SQL.fragile_of_owner, want.owner, tx.now) is None
         self.met_fragile = False
+        self.bytes_left = want.max_bytes
 
     @property
     def room(self) -> int:
+        if self.deliveries and self.bytes_left <= 0:
+            return 0
         if self.want.lanes is not None and len(self.lanes) >= self.want.lanes:
             return 0
         return self.want.messages - len(self.deliveries)
@@ -90,8 +116,10 @@ def _take_run(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> None
     run: list[Taken] = []
     position, stopped = cursor.position, False
     while len(run) < room and not stopped:
-        messages = tx.rows(SQL.messages, cursor.lane.id, position, room - len(run))
-        if not messages:
+        left = haul.bytes_left - sizes_of(run)
+        coming = tx.each(SQL.messages, cursor.lane.id, position, room - len(run))
+        messages, cut = within(coming, size_of, left)
+        if not messages or (run and left <= 0):
             break
         skips = _skips_among(tx, cursor, messages)
         for message in messages:
@@ -102,8 +130,12 @@ def _take_run(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> None
                 stopped = True
                 break
             is_head = message[0] == cursor.position
-            run.append(Taken(message, cursor.attempts if is_head else 0, cursor.losses if is_head else 0))
+            attempts, losses = (cursor.attempts, cursor.losses) if is_head else (0, 0)
             position = message[0] + 1
+            content = _content(tx, front, cursor, message, attempts, losses)
+            if content is not None:
+                run.append(Taken(message, content, attempts, losses))
+        stopped |= cut and bool(run)
     if not run:
         rest(tx, cursor, position)
         tx.hint(front.queue.name)
@@ -142,6 +174,29 @@ def _is_passed(tx: Transaction, front: Front, cursor: Cursor, message: Row, skip
     return True
 
 
+def _content(tx: Transaction, front: Front, cursor: Cursor, message: Row, attempts: int, losses: int) -> Content | None:
+    """What a message says. None: it cannot be opened, and is a dead letter now; it is passed like a skip."""
+    offset, id, _, _, payload, headers, created_at, *_ = message
+    said = json.loads(headers) if headers else NO_HEADERS
+    since = front.queue.settings.sealed_since
+    if SEALED not in said and since is None:
+        return Content(payload, said)
+    stored = Stored(front.queue.name, cursor.lane.key, id, payload, said)
+    try:
+        check_sealed(said, moment(created_at), since)
+        return Content(*opened(tx.opening_key, stored, retried=message[11] is not None))
+    except Unreadable as error:
+        end = Dead("unreadable", str(error), attempts, losses)
+    outcomes.bury(tx, cursor.group_id, cursor.lane.id, offset, end)
+    finish = finish_of(offset, end, attempts, None, None)
+    assert finish is not None
+    outcomes.finish(tx, front.queue, cursor.group_id, cursor.lane.id, [finish])
+    if cursor.lane.keyed:
+        tx.run(TIME.skip, cursor.id, offset)
+    tx.note_unreadable()
+    return None
+
+
 def _expire(tx: Transaction, front: Front, cursor: Cursor, offset: int, attempts: int) -> None:
     gone = Finish(offset, JobState.CANCELED, attempts, "expired")
     outcomes.finish(tx, front.queue, cursor.group_id, cursor.lane.id, [gone])
@@ -151,7 +206,7 @@ def _take_open(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> Non
     """Take an open lane's due retries, then its fresh messages."""
     haul.passed_over.add(cursor.id)  # it gives all that it can at once
     retries = _take_retries(tx, front, cursor, haul)
-    fresh, start, end, settled = _take_fresh(tx, front, cursor, haul.room - len(retries))
+    fresh, start, end, settled = _take_fresh(tx, front, cursor, haul, retries)
     taken = retries + fresh
     if taken:
         fragile = next((each.message[0] for each in retries if each.losses >= FRAGILE_LOSSES), None)
@@ -180,27 +235,37 @@ def _take_retries(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> 
                 break
             message = tx.row(SQL.message, cursor.lane.id, offset)
             assert message is not None
+            if taken and sizes_of(taken) + size_of(message) > haul.bytes_left:
+                return taken
             if message[9] is not None and message[9] <= tx.now:
                 tx.run(TIME.drop_retry, cursor.id, offset)
                 _expire(tx, front, cursor, offset, attempts)
             elif losses >= FRAGILE_LOSSES and not may_take_fragile:
                 continue
             else:
+                content = _content(tx, front, cursor, message, attempts, losses)
+                if content is None:
+                    tx.run(TIME.drop_retry, cursor.id, offset)
+                    continue
                 may_take_fragile &= losses < FRAGILE_LOSSES
-                taken.append(Taken(message, attempts, losses))
+                taken.append(Taken(message, content, attempts, losses))
         seen = [each.message[0] for each in taken]
         rows = tx.rows(SQL.retries_to_take, cursor.id, tx.now, FRAGILE_LOSSES, may_take_fragile, haul.room + len(seen))
         rows = [row for row in rows if row[0] not in seen]
     return taken
 
 
-def _take_fresh(tx: Transaction, front: Front, cursor: Cursor, room: int) -> tuple[list[Taken], int, int, int]:
-    """Fresh messages, the range they span, and the bits of what is passed in it."""
+def _take_fresh(
+    tx: Transaction, front: Front, cursor: Cursor, haul: Haul, retries: list[Taken]
+) -> tuple[list[Taken], int, int, int]:
+    """Fresh messages, beside these retries; the range they span, and the bits of what is passed in it."""
     taken: list[Taken] = []
     start = position = cursor.position
-    settled = 0
-    while len(taken) < room:
-        messages = tx.rows(SQL.messages, cursor.lane.id, position, room - len(taken))
+    settled, room, budget = 0, haul.room - len(retries), haul.bytes_left - sizes_of(retries)
+    cut = bool(retries) and budget <= 0
+    while len(taken) < room and not (cut and (taken or retries)):
+        coming = tx.each(SQL.messages, cursor.lane.id, position, room - len(taken))
+        messages, cut = within(coming, size_of, budget - sizes_of(taken))
         if not messages:
             break
         if not taken and not settled:
@@ -208,10 +273,12 @@ def _take_fresh(tx: Transaction, front: Front, cursor: Cursor, room: int) -> tup
         skips = _skips_among(tx, cursor, messages)
         for message in messages:
             position = message[0] + 1
-            if _is_passed(tx, front, cursor, message, skips):
+            passed = _is_passed(tx, front, cursor, message, skips)
+            content = None if passed else _content(tx, front, cursor, message, 0, 0)
+            if content is None:
                 settled |= 1 << (message[0] - start)
             else:
-                taken.append(Taken(message, 0, 0))
+                taken.append(Taken(message, content, 0, 0))
     return taken, start, position, settled
 
 
@@ -234,7 +301,7 @@ def _lease(
             offsets_text(retried), fragile, want.owner, tx.now, _expires_at(tx, front, want),
         )  # fmt: skip
     except apsw.ConstraintError:
-        raise Conflict("this token was used before; each claim needs one of its own") from None
+        raise used_token() from None
 
 
 def _expires_at(tx: Transaction, front: Front, want: Want) -> int:
@@ -246,6 +313,7 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
     lane, queue, token = cursor.lane, front.queue.name, haul.want.token
     expires_at = moment(_expires_at(tx, front, haul.want))
     haul.lanes.add(lane.id)
+    haul.bytes_left -= sizes_of(taken)
     if any(each.losses >= FRAGILE_LOSSES for each in taken):
         haul.may_take_fragile = False  # one to a claim, also if it is settled at delivery
     for (
@@ -253,18 +321,15 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
         id,
         kind,
         priority,
-        stored,
-        headers,
+        _,
+        _,
         created_at,
         due_at,
         entered_at,
         _,
         _,
         retry_of,
-    ), attempts, _ in taken:
-        payload, said = stored, json.loads(headers) if headers else NO_HEADERS
-        if SEALED in said:
-            payload, said = opened(tx.opening_key, queue, stored, said)
+    ), (payload, headers), attempts, _ in taken:
         haul.deliveries.append(
             Delivered(
                 token=token,
@@ -275,7 +340,7 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
                 key=lane.key,
                 kind=kind or lane.kind or "",
                 payload=payload,
-                headers=said,
+                headers=headers,
                 priority=(lane.priority or 0) if priority is None else priority,
                 attempt=attempts + 1,
                 created_at=moment(created_at),

@@ -28,6 +28,10 @@ SQL = statements("tidy")
 LANES_LIMIT = 100
 ROWS_LIMIT = 1000
 MARKS_PER_RETAIN = 8
+FREE_PAGES, FREE_SHARE = 1000, 0.25
+"""Free pages are given back to the disk if there are more of them than this, and this share of the file is free."""
+VACUUM_PAGES = 500
+INCREMENTAL = 2
 KEEP_SETTLEMENTS = span(timedelta(minutes=10))
 KEEP_NONCES = span(timedelta(hours=1))
 
@@ -51,6 +55,7 @@ def tidy(tx: Transaction) -> datetime | None:
     intake_next = _drop_canceled_intake(tx)
     trace_next = traces.drop_old(tx, ROWS_LIMIT)
     lane_next, lease_next, nonce_next, dedupe_next = tx.row(SQL.next, tx.now - KEEP_SETTLEMENTS) or (None,) * 4
+    more |= _give_space_back(tx)
     times = [
         tx.now if more else None,
         lane_next,
@@ -61,6 +66,18 @@ def tidy(tx: Transaction) -> datetime | None:
         trace_next,
     ]
     return maybe_moment(min((time for time in times if time is not None), default=None))
+
+
+def _give_space_back(tx: Transaction) -> bool:
+    """Let the file shrink, a step at a time, where much of it is free. Whether there is more to give back.
+
+    What is free is used again by the next messages; so only what a quieter time will not need goes.
+    """
+    free, pages = tx.value("PRAGMA freelist_count"), tx.value("PRAGMA page_count")
+    if free < FREE_PAGES or free < pages * FREE_SHARE or tx.value("PRAGMA auto_vacuum") != INCREMENTAL:
+        return False
+    tx.rows(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")
+    return True
 
 
 def _tidy_lane(tx: Transaction, queue: QueueRow, lane: Lane) -> None:

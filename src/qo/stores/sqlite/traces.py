@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
 from qo.core.outcome import Trace
 from qo.core.queue import KEEP_TRACES
+from qo.stores.pages import PAGE_BYTES, trace_size, within
 from qo.stores.sqlite.moments import micros, moment, span
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Row, Transaction
@@ -23,11 +25,11 @@ def add(tx: Transaction, trace: Trace) -> None:
 
 
 def of_message(tx: Transaction, queue: str, key: str, name: str) -> list[Trace]:
-    return [_trace(row) for row in tx.rows(SQL.of_message, queue, key, name, TRACES_LIMIT)]
+    return _page(tx.each(SQL.of_message, queue, key, name, TRACES_LIMIT))
 
 
 def by_name(tx: Transaction, name: str, limit: int, offset: int) -> tuple[list[Trace], int]:
-    return [_trace(row) for row in tx.rows(SQL.by_name, name, limit, offset)], tx.value(SQL.count_by_name, name)
+    return _page(tx.each(SQL.by_name, name, limit, offset)), tx.value(SQL.count_by_name, name)
 
 
 def names(tx: Transaction, limit: int, offset: int) -> tuple[list[tuple[str, int]], int]:
@@ -41,6 +43,11 @@ def drop_old(tx: Transaction, limit: int) -> int | None:
     tx.many(SQL.drop, rows)
     oldest: int | None = tx.value(SQL.oldest)
     return None if oldest is None else oldest + span(KEEP_TRACES)
+
+
+def _page(rows: Iterator[Row]) -> list[Trace]:
+    found, _ = within(map(_trace, rows), trace_size, PAGE_BYTES)
+    return found
 
 
 def _trace(row: Row) -> Trace:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -46,6 +46,8 @@ class Keyring(Protocol):
 
     def to_open(self, tx: Transaction, id: str) -> bytes: ...
 
+    unreadable: int
+
 
 class Transaction:
     """One transaction. Reads and writes go through here; so do hints, sent only if it commits."""
@@ -83,6 +85,11 @@ class Transaction:
 
     def rows(self, sql: str, *values: Any) -> list[Row]:
         found: list[Row] = self._execute(sql, values).fetchall()
+        return found
+
+    def each(self, sql: str, *values: Any) -> Iterator[Row]:
+        """Rows as they are asked for: whoever stops early has not read the rest."""
+        found: Iterator[Row] = self._execute(sql, values)
         return found
 
     def value(self, sql: str, *values: Any) -> Any:
@@ -123,6 +130,9 @@ class Transaction:
 
     def opening_key(self, id: str) -> bytes:
         return self._keys.to_open(self, id)
+
+    def note_unreadable(self) -> None:
+        self._keys.unreadable += 1
 
     def hint(self, queue: str) -> None:
         self.hints.add(queue)

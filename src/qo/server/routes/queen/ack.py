@@ -208,7 +208,7 @@ async def extend(house: House, request: Request) -> Response:
     lease = request.path["lease"]
     seconds = request.read(_extend).seconds
     length = duration("seconds", timedelta(seconds=EXTEND_SECONDS) if not seconds or seconds <= 0 else seconds)
-    request.allow(CONSUME, [])  # what it may hold, the lease's id proves
+    await house.check_leases(request, [], [lease])
     [held] = await house.broker.extend([Extension(token=LeaseToken(lease), lease=length)])
     until = iso(held.expires_at) if isinstance(held, Extended) else None
     return reply(

@@ -26,7 +26,7 @@ from qo.wire.queen.names import (
     shown_group,
 )
 
-READ = LOOK - {"produce"}
+READ = LOOK
 SCAN = 1000
 MOST_SCANNED = 10_000
 """Messages of a queue that are looked through for those of a partition or a time."""

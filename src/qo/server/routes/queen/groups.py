@@ -16,7 +16,7 @@ from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import CONSUME, Route
 from qo.server.routes.queen.dead import READ
-from qo.server.routes.queen.push import allow_both
+from qo.server.routes.queen.push import allow_seek
 from qo.server.routes.queen.queries import MOST_LISTED, Query
 from qo.wire.queen.bodies import SeekBody, SubscriptionBody
 from qo.wire.queen.names import DEFAULT_PARTITION, group_name, iso, partition_id, read_time, shown_group
@@ -83,7 +83,7 @@ def _group(name: str, places: Sequence[GroupPlace], house: House) -> dict[str, A
 
 
 def _seconds(house: House, since: datetime | None) -> float:
-    return 0.0 if since is None else round(max((house.broker.now() - since).total_seconds(), 0.0), 3)
+    return 0.0 if since is None else round(max((house.broker.store_now() - since).total_seconds(), 0.0), 3)
 
 
 def _lane(queue: str, lane: LaneInfo) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _deleted(request: Request, count: int, *, with_metadata: bool) -> Response:
 
 async def subscribe(house: House, request: Request) -> Response:
     """Move a group to a time, in all of its queues."""
-    allow_both(request, None)
+    allow_seek(request, None)
     text = request.read(_subscription).subscriptionTimestamp
     time = read_time("subscriptionTimestamp", text)
     if time is None:
@@ -192,7 +192,7 @@ def _target(request: Request) -> Start:
 
 async def _seek_to(house: House, request: Request, to: Start, key: str | None) -> Response:
     queue, name = checked_name("queue", request.queue), group_name(request.path["group"])
-    allow_both(request, [queue])
+    allow_seek(request, [queue])
     await house.broker.inspect.queue(queue)
     await house.broker.admin.create_group([queue], name, Start(StartAt.NEW))
     moved = await house.broker.admin.seek(queue, name, to, key)

@@ -56,7 +56,7 @@ async def _pop(
 ) -> Response:
     query = Query(request)
     group = group_name(query.text("consumerGroup"))
-    start = read_start(group, query.text("subscriptionMode"), query.text("subscriptionFrom"), house.broker.now())
+    start = read_start(group, query.text("subscriptionMode"), query.text("subscriptionFrom"), house.broker.store_now())
     lease = query.number("leaseSeconds", 0)
     partitions = AUTOPILOT_PARTITIONS if query.flag("autopilot") else 1
     want = Want(
@@ -82,11 +82,12 @@ async def _claimed(house: House, request: Request, want: Want, query: Query) -> 
             return await house.broker.claim(want)
     until = house.until(max(query.number("timeout", DEFAULT_TIMEOUT_MS), 0))
     with house.waiting(request), request.while_here():
-        return await house.broker.claim_or_wait(want, until)
+        answer = await house.broker.claim_or_wait(want, until)
+        return await house.still_theirs(request, None if want.filter else want.queues, answer)
 
 
 def _reply(deliveries: Sequence[Delivered], want: Want) -> PopReply:
-    lease, group = "" if want.auto_settle else want.token, shown_group(want.group)
+    lease, group = "" if want.auto_settle else deliveries[0].token, shown_group(want.group)
     messages = [_message(each, lease, group) for each in deliveries]
     first = messages[0]
     return PopReply(

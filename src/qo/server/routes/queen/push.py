@@ -23,11 +23,11 @@ from qo.core.message import (
     Refused,
     id_text,
 )
-from qo.core.names import checked_key, checked_name
+from qo.core.names import checked_key, checked_name, namespace_and_task
 from qo.core.queue import QueueSettings
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import PRODUCE, Route
+from qo.server.router import ADMIN, PRODUCE, Route
 from qo.wire.queen.bodies import ConfigureBody, PushBody, PushItem, PushResult
 from qo.wire.queen.names import DEFAULT_PARTITION
 from qo.wire.queen.options import PUSHED, changes_of, merged, options_of
@@ -52,8 +52,12 @@ async def configure(house: House, request: Request) -> Response:
     allow_both(request, [name])
     given = body.options or {}
     names = {key: getattr(body, key) for key in ("namespace", "task") if getattr(body, key) is not msgspec.UNSET}
+    if request.caller.is_limited and not _says_the_same(name, names):
+        request.allow(ADMIN, [name])  # consumers of that namespace or task would get what is pushed here
 
     def change(known: QueueSettings | None) -> Mapping[str, Any]:
+        if known is not None and request.caller.has_own_token:
+            request.allow(ADMIN, [name])
         options = merged(given, known, replace=body.mode == "replace")
         return {**changes_of(options, None if body.mode == "replace" else known), **names}
 
@@ -68,6 +72,20 @@ async def configure(house: House, request: Request) -> Response:
             "options": options_of(info.settings),
         }
     )
+
+
+def _says_the_same(queue: str, given: Mapping[str, str | None]) -> bool:
+    """Whether a namespace and task that are given are those that the queue's name says."""
+    said = dict(zip(("namespace", "task"), namespace_and_task(queue), strict=True))
+    return all(value is None or value == said[name] for name, value in given.items())
+
+
+def allow_seek(request: Request, queues: Sequence[str] | None) -> None:
+    """Moving a group is an operator's: with a token of ours; a JWT's roles mean what they mean to Queen."""
+    if request.caller.has_own_token:
+        request.allow(ADMIN, queues)
+    else:
+        allow_both(request, queues)
 
 
 async def delete(house: House, request: Request) -> Response:

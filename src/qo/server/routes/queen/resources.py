@@ -85,7 +85,7 @@ async def overview(house: House, request: Request) -> Response:
                 name: sum(each[name] for each in counted) for name in ("pending", "processing", "delayed", "deadLetter")
             },
             "countedQueues": len(counted),
-            "timestamp": iso(house.broker.now()),
+            "timestamp": iso(house.broker.store_now()),
         }
     )
 
@@ -195,7 +195,7 @@ async def status(house: House, request: Request) -> Response:
                 name: sum(each[name] for each in counted) for name in ("pending", "processing", "delayed", "deadLetter")
             },
             "waiters": house.all_waiting,
-            "timestamp": iso(house.broker.now()),
+            "timestamp": iso(house.broker.store_now()),
         }
     )
 
@@ -204,13 +204,13 @@ async def analytics(house: House, request: Request) -> Response:
     """What was counted since this process began."""
     request.allow(READ, [])
     counted = as_json(house.broker.metrics.metrics())
-    return reply({"since": "this process began", "metrics": counted, "timestamp": iso(house.broker.now())})
+    return reply({"since": "this process began", "metrics": counted, "timestamp": iso(house.broker.store_now())})
 
 
 async def refresh(house: House, request: Request) -> Response:
     """Nothing to refresh: numbers are computed when asked for."""
     request.allow(READ, [])
-    return reply({"success": True, "refreshedAt": iso(house.broker.now())})
+    return reply({"success": True, "refreshedAt": iso(house.broker.store_now())})
 
 
 def _route(path: str, name: str, summary: str, handle: Any, method: str = "GET", *, decides: bool = True) -> Route:

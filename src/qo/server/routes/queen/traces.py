@@ -37,7 +37,7 @@ async def add(house: House, request: Request) -> Response:
         names=names[:MOST_NAMES],
         event=checked_name("eventType", body.eventType or "info"),
         data=bytes(body.data),
-        created_at=house.broker.now(),
+        created_at=house.broker.store_now(),
     )
     await house.broker.wires.add_trace(trace)
     return reply({"success": True, "traceId": trace.id}, 201)

@@ -6,12 +6,12 @@ import secrets
 
 import msgspec
 
-from qo.core.errors import Invalid, RolledBack
-from qo.core.lease import Claimed, Nothing, Undone, Unit, Want
+from qo.core.errors import Invalid, RolledBack, TooLarge
+from qo.core.lease import KINDS_LIMIT, QUEUES_LIMIT, Claimed, Nothing, Undone, Unit, Want
 from qo.core.message import check_priority
 from qo.server.house import House
 from qo.server.request import EMPTY, Request, Response, reply
-from qo.server.router import CONSUME, LOOK, PRODUCE, Route
+from qo.server.router import ACT, CONSUME, PRODUCE, Route
 from qo.server.routes.v1.messages import read_messages
 from qo.wire.claims import ClaimBody, ClaimReply, WantBody, read_want, write_deliveries
 from qo.wire.messages import write_pushed
@@ -29,6 +29,8 @@ from qo.wire.settling import (
     write_settled,
 )
 
+THEN_LIMIT = 16
+"""Claims that a settle makes in its commit."""
 ASK_AGAIN = b"qo-ask-again"
 OWNER_LIMITED = b"qo-owner-limited"
 
@@ -93,7 +95,8 @@ async def _wait(house: House, request: Request, body: ClaimBody, want: Want) -> 
     until = house.until(body.timeout_ms)
     check_priority(body.priority)
     with house.waiting(request), house.keeper.parked(want.owner), request.while_here():
-        return await house.broker.claim_or_wait(want, until, body.priority)
+        answer = await house.broker.claim_or_wait(want, until, body.priority)
+        return await house.still_theirs(request, None if want.filter else want.queues, answer)
 
 
 def _nothing(answer: Nothing) -> Response:
@@ -107,9 +110,9 @@ def _nothing(answer: Nothing) -> Response:
 
 async def settle(house: House, request: Request) -> Response:
     body = request.read(_settle)
-    request.allow(CONSUME, [])  # what it may settle, the lease's token proves
     house.check_count("items", body.items)
-    house.check_count("then", body.then)
+    _check_then(body.then)
+    await house.check_leases(request, [each.lane for each in body.items])
     for want in body.then:
         _allow(request, want)
     items = [read_settlement(each) for each in body.items]
@@ -123,11 +126,25 @@ async def settle(house: House, request: Request) -> Response:
     return reply(SettleReply(write_settled(settled), [write_claimed(each) for each in claimed]))
 
 
+def _check_then(wants: list[WantBody]) -> None:
+    """All of them are served in one commit."""
+    if len(wants) > THEN_LIMIT:
+        raise TooLarge("then", f"must have at most {THEN_LIMIT} claims, not {len(wants)}")
+    amounts = {
+        "queues": (sum(len(each.queues) for each in wants), QUEUES_LIMIT),
+        "kinds": (sum(len(each.kinds or ()) for each in wants), KINDS_LIMIT),
+        "namespace": (sum(each.namespace is not None or each.task is not None for each in wants), 1),
+    }
+    for name, (count, limit) in amounts.items():
+        if count > limit:
+            raise TooLarge(f"then.{name}", f"must be at most {limit} in all claims of a request, not {count}")
+
+
 async def extend(house: House, request: Request) -> Response:
     body = request.read(_extend)
-    request.allow(CONSUME, [])
     house.check_count("leases", body.leases)
     house.check_count("started", [place for each in body.leases for place in each.started])
+    await house.check_leases(request, [], [each.token for each in body.leases])
     extensions = [read_extension(each) for each in body.leases]
     held = await house.broker.extend(extensions)
     house.streams.extended(extensions, held)
@@ -141,13 +158,14 @@ async def transact(house: House, request: Request) -> Response:
     if body.push:
         request.allow(PRODUCE, [each.queue for each in body.push if each.queue is not None])
     if body.settle:
-        request.allow(CONSUME, [])
+        await house.check_leases(request, [each.lane for each in body.settle])
     unit = Unit(
         settlements=tuple(read_settlement(each) for each in body.settle),
         pushes=tuple(read_messages(house, request, body.push, None, "push")),
         refuse_duplicates=body.refuse_duplicates,
         nonce=request.nonce,
     )
+    house.check_keys(unit.pushes)
     answer = await house.broker.transact(unit)
     if isinstance(answer, Undone):
         raise RolledBack(answer.reason, item=answer.item)
@@ -207,7 +225,7 @@ ROUTES = [
         name="transact",
         summary="Settle and push together, or not at all (409).",
         handle=transact,
-        scopes=LOOK,
+        scopes=ACT,
         decides=True,
         body=UnitBody,
         answers={200: UnitReply},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 
 from qo.core.errors import Closed, NotFound, TimedOut
 from qo.core.message import MessageId, checked_id
@@ -10,7 +11,7 @@ from qo.core.names import DEFAULT_GROUP, checked_name
 from qo.core.outcome import Job, JobState
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import LOOK, Route
+from qo.server.router import ACT, FOLLOW, LOOK, Route
 from qo.server.routes.v1.pages import Page, checked_limit
 from qo.wire.claims import DEFAULT_TIMEOUT_MS
 from qo.wire.jobs import (
@@ -54,7 +55,7 @@ async def list_jobs(house: House, request: Request) -> Response:
 
 
 async def job(house: House, request: Request) -> Response:
-    return reply(write_job(await _visible(house, request, _id(request))))
+    return reply(_shown(request, await _visible(house, request, _id(request))))
 
 
 async def result(house: House, request: Request) -> Response:
@@ -71,15 +72,23 @@ async def result(house: House, request: Request) -> Response:
                 [now] = await house.broker.inspect.jobs([id])
                 found = now or found
     finished = found.state is None or found.state.finished
-    return reply(write_job(found), 200 if finished else 202)
+    return reply(_shown(request, found), 200 if finished else 202)
 
 
 async def lookup(house: House, request: Request) -> Response:
     ids = _ids(house, request.read(_lookup).ids)
-    request.allow(LOOK, [])
+    request.allow(FOLLOW, [])
     found = await house.broker.inspect.jobs(ids)
     seen = [each if each is not None and request.caller.sees(each.queue) else None for each in found]
-    return reply(FoundReply([None if each is None else write_job(each) for each in seen]))
+    return reply(FoundReply([None if each is None else _shown(request, each) for each in seen]))
+
+
+def _shown(request: Request, job: Job) -> JobBody:
+    """A job as its caller may see it: who only pushes follows its state and result, not what was pushed by whom."""
+    body = write_job(job)
+    if request.caller.may(LOOK):
+        return body
+    return msgspec.structs.replace(body, payload=UNSET, payload_base64=UNSET, headers={})
 
 
 async def events(house: House, request: Request) -> Response:
@@ -92,6 +101,7 @@ async def events(house: House, request: Request) -> Response:
 async def cancel(house: House, request: Request) -> Response:
     group = checked_name("group", request.query(CancelQuery).group)
     id = _id(request)
+    request.allow(ACT, [])
     if request.caller.token is not None:
         await _visible(house, request, id)
     [answer] = await house.broker.admin.cancel([id], group, nonce=request.nonce)
@@ -101,7 +111,7 @@ async def cancel(house: House, request: Request) -> Response:
 async def cancel_many(house: House, request: Request) -> Response:
     body = request.read(_cancel)
     ids = _ids(house, body.ids)
-    request.allow(LOOK, None)
+    request.allow(ACT, None)
     group = checked_name("group", body.group)
     answers = await house.broker.admin.cancel(ids, group, nonce=request.nonce) if ids else []
     return reply(CanceledReply(list(answers)))
@@ -118,7 +128,7 @@ def _ids(house: House, texts: list[str]) -> list[MessageId]:
 
 async def _visible(house: House, request: Request, id: MessageId) -> Job:
     """The job, if it is there and the caller may see its queue; both are the same to who may not."""
-    request.allow(LOOK, [])
+    request.allow(FOLLOW, [])
     [found] = await house.broker.inspect.jobs([id])
     if found is None or not request.caller.sees(found.queue):
         raise NotFound(f"nothing is known of job {request.path['id']} (any more)")
@@ -142,7 +152,7 @@ ROUTES = [
         name="job",
         summary="Everything that is known of a job.",
         handle=job,
-        scopes=LOOK,
+        scopes=FOLLOW,
         decides=True,
         answers={200: JobBody},
     ),
@@ -152,7 +162,7 @@ ROUTES = [
         name="result",
         summary="A job once it is finished (200), or as it is now (202); with `wait`, held until then or `timeout_ms`.",
         handle=result,
-        scopes=LOOK,
+        scopes=FOLLOW,
         decides=True,
         query=ResultQuery,
         answers={200: JobBody, 202: JobBody},
@@ -163,7 +173,7 @@ ROUTES = [
         name="events",
         summary="A job's changes of state, where its queue's history is `full`.",
         handle=events,
-        scopes=LOOK,
+        scopes=FOLLOW,
         decides=True,
         answers={200: EventsReply},
     ),
@@ -173,7 +183,7 @@ ROUTES = [
         name="cancel",
         summary="Cancel a job. `requested`: it is running, and its holder is told.",
         handle=cancel,
-        scopes=LOOK,
+        scopes=ACT,
         decides=True,
         query=CancelQuery,
         answers={200: CanceledOne},
@@ -184,7 +194,7 @@ ROUTES = [
         name="lookup",
         summary="Many jobs by their ids.",
         handle=lookup,
-        scopes=LOOK,
+        scopes=FOLLOW,
         decides=True,
         body=LookupBody,
         answers={200: FoundReply},
@@ -195,7 +205,7 @@ ROUTES = [
         name="cancel_many",
         summary="Cancel many jobs.",
         handle=cancel_many,
-        scopes=LOOK,
+        scopes=ACT,
         decides=True,
         body=CancelBody,
         answers={200: CanceledReply},

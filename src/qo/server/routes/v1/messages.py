@@ -53,7 +53,7 @@ async def submit(house: House, request: Request) -> Response:
 
 async def _push_one(house: House, request: Request, body: MessageBody) -> Response:
     broker = house.broker
-    message = read_message(body, request.queue, broker.new_id(), broker.now)
+    message = read_message(body, request.queue, broker.new_id())
     if request.caller.subject is not None:
         message = stamped(message, request.caller.subject)
     [answer] = await broker.push([message], request.nonce)
@@ -67,6 +67,8 @@ async def _push_one(house: House, request: Request, body: MessageBody) -> Respon
 async def _push_all(house: House, request: Request, bodies: Sequence[MessageBody], queue: str | None) -> Response:
     house.check_count("messages", bodies)
     messages = read_messages(house, request, bodies, queue)
+    if request.nonce is not None:
+        house.check_keys(messages)
     answers = await house.broker.push(messages, request.nonce) if messages else []
     refused = any(isinstance(answer, Refused) for answer in answers)
     return reply(PushReply(write_pushed(answers)), HTTPStatus.OK if refused else HTTPStatus.CREATED)
@@ -82,11 +84,11 @@ def stamped(message: NewMessage, producer: str | None) -> NewMessage:
 def read_messages(
     house: House, request: Request, bodies: Sequence[MessageBody], queue: str | None, field: str = "messages"
 ) -> list[NewMessage]:
-    ids, now = house.broker.new_ids(len(bodies)), house.broker.now
+    ids = house.broker.new_ids(len(bodies))
     read: list[NewMessage] = []
     try:
         for body, id in zip(bodies, ids, strict=True):
-            read.append(read_message(body, queue, id, now))
+            read.append(read_message(body, queue, id))
     except Invalid as error:
         raise type(error)(f"{field}[{len(read)}].{error.field}", error.problem) from None
     if any(body.id is not None for body in bodies):

@@ -8,7 +8,7 @@ from qo.core.names import DEFAULT_GROUP, checked_name
 from qo.core.outcome import Depth, QueueInfo
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import LOOK, Route
+from qo.server.router import FOLLOW, LOOK, Route
 from qo.server.routes.v1.pages import Page, checked_limit
 from qo.wire.kinds import Number
 from qo.wire.queues import (
@@ -142,7 +142,7 @@ ROUTES = [
         name="queue",
         summary="One queue and all of its settings.",
         handle=queue,
-        scopes=LOOK,
+        scopes=FOLLOW,
         answers={200: QueueBody},
     ),
     Route(
@@ -192,7 +192,7 @@ ROUTES = [
         name="depth",
         summary="How much of a queue is still ahead of a group.",
         handle=depth,
-        scopes=LOOK,
+        scopes=FOLLOW,
         query=GroupQuery,
         answers={200: Depth},
     ),

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from qo.core.errors import Invalid, QoError
+from qo.core.errors import Invalid, QoError, Unauthenticated
 from qo.core.lease import CLAIM_LIMIT, Claimed, Delivered, Nothing, Release, Settlement, Want
 from qo.core.message import check_priority
 from qo.core.names import DEFAULT_GROUP
@@ -59,10 +59,11 @@ async def stream(house: House, request: Request) -> Streaming:
     read_want(body, "checked before the first byte of the answer")
     check_priority(terms.priority)
     house.check_room(request)
+    house.check_streams(request)
 
     async def run(receive: Receive, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
         with house.waiting(request):
-            stream = house.streams.open(terms.window)
+            stream = house.open_stream(request, terms.window)
             try:
                 await _begin(send, headers)
                 with WhileHere(receive):
@@ -88,14 +89,15 @@ async def _go_on(
     broker = house.broker
     while not house.streams.stopping:
         await _check(house, request)
-        now = broker.now()
+        now = broker.store_now()
         room = stream.room(now)
         if room <= 0:
-            await _wait_for_room(stream, now, send)
+            await _wait_for_room(stream, now, send)  # the next round checks the token
             continue
         body.messages = min(terms.messages, room)
         want = read_want(body, secrets.token_hex(16))
-        answer = await _claim(house, want, terms.priority, send)
+        answer = await _claim(house, request, want, terms.priority, send)
+        answer = await house.still_theirs(request, [request.queue], answer)
         if isinstance(answer, Claimed):
             if not terms.auto_settle:
                 house.streams.sent(stream, answer.deliveries)
@@ -108,13 +110,15 @@ async def _check(house: House, request: Request) -> None:
     caller.check(CONSUME, [request.queue])
 
 
-async def _claim(house: House, want: Want, priority: int, send: Send) -> Claimed | Nothing:
+async def _claim(house: House, request: Request, want: Want, priority: int, send: Send) -> Claimed | Nothing:
     """Wait for as long as it takes, with a comment now and then: the store is not asked for these."""
     until = house.broker.now() + STREAM_WAIT
     claim = asyncio.ensure_future(house.broker.claim_or_wait(want, until, priority))
     try:
         while not claim.done():
             await asyncio.wait([claim], timeout=BEAT_SECONDS)
+            if not claim.done() and not await house.gate.is_still(request.caller, request.headers):
+                raise Unauthenticated("the token of this stream is over")
             if not claim.done():
                 await _beat(send)
     except BaseException:

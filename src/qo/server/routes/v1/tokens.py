@@ -24,7 +24,9 @@ async def tokens(house: House, _: Request) -> Response:
 async def create(house: House, request: Request) -> Response:
     body = request.read(_new)
     id, secret = secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES)
-    token, text = new_token(id, secret, body.name, body.scopes, body.prefixes, house.broker.now(), body.expires_at)
+    token, text = new_token(
+        id, secret, body.name, body.scopes, body.prefixes, house.broker.store_now(), body.expires_at
+    )
     shown: str | None = text
     if body.id is not None or body.digest is not None:
         token, shown = _with_digest(token, body), None

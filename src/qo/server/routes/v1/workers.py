@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from qo.core.errors import Invalid
 from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
 from qo.core.scaling import DEFAULT_COUNT, MAX_COUNT, Demand, ScalingSettings, desired
-from qo.core.worker import Beat, WorkerState
+from qo.core.worker import Beat, WorkerInfo, WorkerState
 from qo.server.house import House
 from qo.server.request import EMPTY, Request, Response, reply
-from qo.server.router import CONSUME, LOOK, Route
+from qo.server.router import CONSUME, FOLLOW, LOOK, Route
 from qo.wire.queues import DeletedReply
 from qo.wire.workers import KeptReply, ScalingReply, WorkersReply
 
@@ -32,12 +34,16 @@ class ScalingQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 async def workers(house: House, request: Request) -> Response:
     request.allow(LOOK, [])
     registry = house.broker.workers
-    token = request.caller.token
-    found = [
-        each for each in await registry.workers() if token is None or any(token.reaches([name]) for name in each.queues)
-    ]
-    unserved = [each for each in await registry.unserved() if token is None or token.reaches([each.queue])]
-    return reply(WorkersReply(found, unserved))
+    sees = request.caller.sees
+    found = [_seen(each, sees) for each in await registry.workers()]
+    unserved = [each for each in await registry.unserved() if sees(each.queue)]
+    return reply(WorkersReply([each for each in found if each.queues], unserved))
+
+
+def _seen(worker: WorkerInfo, sees: Callable[[str], bool]) -> WorkerInfo:
+    """A worker with those of its queues that the caller may see."""
+    queues = tuple(name for name in worker.queues if sees(name))
+    return worker if queues == worker.queues else msgspec.structs.replace(worker, queues=queues)
 
 
 async def beat(house: House, request: Request) -> Response:
@@ -70,7 +76,7 @@ async def scaling(house: House, request: Request) -> Response:
     for name in query.queue:
         checked_name("queue", name)
     checked_name("group", query.group)
-    request.allow(LOOK, query.queue)
+    request.allow(FOLLOW, query.queue)
     kinds = [checked_name("kind", each) for each in query.kind] or None
     if not 0 <= query.min <= query.max or query.max < 1:
         raise Invalid("max", f"must be at least 1, and min from 0 to max; not {query.max} and {query.min}")
@@ -78,7 +84,7 @@ async def scaling(house: House, request: Request) -> Response:
     if query.wait:
         until = house.until(query.timeout_ms)
         with house.waiting(request), request.while_here():
-            demand = await house.broker.demand_or_wait(query.queue, query.group, kinds, until)
+            demand = await house.broker.wait_for_demand(query.queue, query.group, kinds, until)
         if not demand.depth:
             return EMPTY
     else:
@@ -92,7 +98,7 @@ async def _scaling(house: House, query: ScalingQuery, demand: Demand, settings: 
         for each in await house.broker.workers.workers()
         if each.state is WorkerState.ALIVE and each.group == query.group and set(query.queue) & set(each.queues)
     ]
-    now = house.broker.now()
+    now = house.broker.store_now()
     return ScalingReply(
         depth=demand.depth,
         waiting=demand.waiting,
@@ -105,6 +111,7 @@ async def _scaling(house: House, query: ScalingQuery, demand: Demand, settings: 
         desired=desired(demand, settings, now, workers=len(living)),
         oldest_at=demand.oldest_at,
         next_at=demand.next_at,
+        next_seconds=None if demand.next_at is None else max(0.0, (demand.next_at - now).total_seconds()),
     )
 
 
@@ -146,7 +153,7 @@ ROUTES = [
         name="scaling",
         summary="What there is to do, and how many workers it asks for. With `wait`, held until there is some, or 204.",
         handle=scaling,
-        scopes=LOOK,
+        scopes=FOLLOW,
         decides=True,
         query=ScalingQuery,
         answers={200: ScalingReply, 204: None},

@@ -5,7 +5,7 @@ SELECT qo.push_one($1, $2, $3, $4, $5, $6);
 SELECT qo.push_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- name: push_any
-SELECT answer, other FROM qo.push_any($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+SELECT answer, other FROM qo.push_any($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
 
 -- name: push_named
 SELECT answer, other FROM qo.push_named($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
@@ -17,10 +17,10 @@ SELECT answer FROM qo.nonces WHERE nonce = $1;
 INSERT INTO qo.nonces (nonce, at, answer) VALUES ($1, coalesce($2, clock_timestamp()), $3);
 
 -- name: claim
-SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8, $9)::qo.plain_claims, $10, $11);
+SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8, $9, $10)::qo.short_claims, $11, $12);
 
 -- name: claim_one
-SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
+SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
 -- name: claimed
 -- What a token holds: after a claim whose answer was lost.
@@ -32,7 +32,7 @@ FROM qo.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: settle_done
 SELECT want, wait, owner_limited, contended, signal, (haul).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, $5, $6, $7,
-    ROW($8, $9, $10, $11, $12, $13, $14, $15)::qo.plain_claims, $16);
+    ROW($8, $9, $10, $11, $12, $13, $14, $15, $16)::qo.short_claims, $17);
 
 -- name: extend
 SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend($1, $2, $3, $4, $5, $6);
@@ -91,6 +91,11 @@ WHERE c.id = ANY (ARRAY(SELECT k.id FROM qo.queues q JOIN qo.lanes l ON l.queue_
 -- name: queues_of_keyed
 -- Primary keys.
 SELECT ARRAY(SELECT DISTINCT q.name::text FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id WHERE l.id = ANY ($1) AND l.key IS NOT NULL);
+
+-- name: queues_of
+-- Primary keys of lanes and leases.
+SELECT DISTINCT q.name::text FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id
+WHERE l.id = ANY ($1::bigint[] || ARRAY(SELECT e.lane_id FROM qo.leases e WHERE e.token = ANY ($2::text[])));
 
 -- name: tell
 SELECT qo.tell($1);
@@ -208,12 +213,25 @@ FROM qo.lanes l JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = $2 WHERE 
 -- name: jobs_in_lanes
 -- Primary keys of id_runs and messages.
 WITH places AS MATERIALIZED (SELECT p.* FROM unnest($1::uuid[]) i CROSS JOIN LATERAL qo.place_of(i) p)
-SELECT j.* FROM places p
-CROSS JOIN LATERAL (SELECT * FROM qo.lane_jobs l WHERE l.lane_id = p.lane_id AND l."offset" = p."offset" LIMIT 1) j;
+SELECT j.id, j.queue, j.kind, j.key, j.state, j.attempt, NULL, j.created_at, j.due_at, j.lease_owner, j.lease_expires_at, j.heartbeat_at, j.started_at,
+       j.finished_at, j.reason, j.error, j.result, j.payload_bytes, j.headers
+FROM places p CROSS JOIN LATERAL (SELECT * FROM qo.lane_jobs l WHERE l.lane_id = p.lane_id AND l."offset" = p."offset" LIMIT 1) j;
+
+-- name: job_sizes
+-- Primary keys of id_runs, messages and intake. How jobs stand, and how much of an answer each takes, in the order asked for.
+WITH places AS MATERIALIZED (SELECT u.id, u.n, p.* FROM unnest($1::uuid[]) WITH ORDINALITY AS u (id, n) CROSS JOIN LATERAL qo.place_of(u.id) p)
+SELECT s.id, s.state, s.lease_expires_at, s.size FROM (
+    SELECT p.id, p.n, j.state, j.lease_expires_at, qo.size_of(j.payload_bytes, j.headers) + coalesce(octet_length(j.result), 0) AS size
+    FROM places p CROSS JOIN LATERAL (SELECT * FROM qo.lane_jobs l WHERE l.lane_id = p.lane_id AND l."offset" = p."offset" LIMIT 1) j
+    UNION ALL
+    SELECT p.id, p.n, j.state, NULL, qo.size_of(j.payload_bytes, j.headers) FROM places p JOIN qo.intake_jobs j ON j.id = p.id WHERE p.lane_id IS NULL
+) s ORDER BY s.n;
 
 -- name: jobs_in_intake
 -- Primary key.
-SELECT * FROM qo.intake_jobs WHERE id = ANY ($1::uuid[]);
+SELECT j.id, j.queue, j.kind, j.key, j.state, j.attempt, NULL, j.created_at, j.due_at, j.lease_owner, j.lease_expires_at, j.heartbeat_at, j.started_at,
+       j.finished_at, j.reason, j.error, j.result, j.payload_bytes, j.headers
+FROM qo.intake_jobs j WHERE j.id = ANY ($1::uuid[]);
 
 -- name: newest
 -- Primary keys of id_runs and intake, from their high ends.
@@ -232,18 +250,25 @@ SELECT at, state, detail FROM qo.events WHERE message_id = $1 ORDER BY number;
 
 -- name: dead
 -- Index dead_letters_in_queue.
-SELECT d.id, q.name, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error, d.created_at, d.died_at
-FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id JOIN qo.queues q ON q.id = d.queue_id
-WHERE d.queue_id = $1 AND d.id > $2 AND ($3::text IS NULL OR g.name = $3) ORDER BY d.id, g.name LIMIT $4;
+SELECT * FROM (
+    SELECT p.*, sum(qo.size_of(p.payload, p.headers)) OVER (ORDER BY p.id, p.group_name ROWS UNBOUNDED PRECEDING) AS size FROM (
+        SELECT d.id, q.name, g.name AS group_name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error,
+               d.created_at, d.died_at
+        FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id JOIN qo.queues q ON q.id = d.queue_id
+        WHERE d.queue_id = $1 AND d.id > $2 AND ($3::text IS NULL OR g.name = $3) ORDER BY d.id, g.name LIMIT $4) p) s
+WHERE s.size <= $5 OR s.size = qo.size_of(s.payload, s.headers) ORDER BY s.id, s.group_name;
 
 -- name: dead_letters
 -- Index dead_letters_in_queue.
-SELECT d.id, q.name, g.name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error, d.created_at, d.died_at
+SELECT * FROM (
+    SELECT p.*, sum(qo.size_of(p.payload, p.headers)) OVER (ORDER BY p.died_at DESC, p.id DESC, p.group_name ROWS UNBOUNDED PRECEDING) AS size FROM (
+SELECT d.id, q.name, g.name AS group_name, d.key, d.kind, d.priority, d.payload, d.headers, d.attempts, d.losses, d.reason, d.error, d.created_at, d.died_at
 FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id JOIN qo.queues q ON q.id = d.queue_id
 WHERE ($1::text IS NULL OR q.name = $1) AND ($2::text IS NULL OR g.name = $2) AND ($3::text IS NULL OR d.key = $3)
   AND ($4::timestamptz IS NULL OR d.died_at >= $4) AND ($5::timestamptz IS NULL OR d.died_at <= $5)
   AND ($6::text IS NULL OR d.headers::json ->> 'qo-transaction' = $6)
-ORDER BY d.died_at DESC, d.id DESC, g.name LIMIT $7 OFFSET $8;
+ORDER BY d.died_at DESC, d.id DESC, g.name LIMIT $7 OFFSET $8) p) s
+WHERE s.size <= $9 OR s.size = qo.size_of(s.payload, s.headers) ORDER BY s.died_at DESC, s.id DESC, s.group_name;
 
 -- name: count_dead_letters
 SELECT count(*) FROM qo.dead_letters d JOIN qo.groups g ON g.id = d.group_id JOIN qo.queues q ON q.id = d.queue_id
@@ -303,13 +328,17 @@ INSERT INTO qo.trace_names (name, number) SELECT DISTINCT n, added.number FROM a
 
 -- name: traces
 -- Index traces_of_message.
-SELECT id, queue, key, name, group_name, names, event, data, created_at FROM qo.traces
-WHERE queue = $1 AND key = $2 AND name = $3 ORDER BY number LIMIT $4;
+SELECT id, queue, key, name, group_name, names, event, data, created_at FROM (
+    SELECT p.*, sum(octet_length(p.data)) OVER (ORDER BY p.number ROWS UNBOUNDED PRECEDING) AS size FROM (
+        SELECT * FROM qo.traces WHERE queue = $1 AND key = $2 AND name = $3 ORDER BY number LIMIT $4) p) s
+WHERE s.size <= $5 OR s.size = octet_length(s.data) ORDER BY s.number;
 
 -- name: traces_by_name
 -- Primary keys of trace_names and traces.
-SELECT t.id, t.queue, t.key, t.name, t.group_name, t.names, t.event, t.data, t.created_at
-FROM qo.trace_names n JOIN qo.traces t ON t.number = n.number WHERE n.name = $1 ORDER BY n.number DESC LIMIT $2 OFFSET $3;
+SELECT id, queue, key, name, group_name, names, event, data, created_at FROM (
+    SELECT p.*, sum(octet_length(p.data)) OVER (ORDER BY p.number DESC ROWS UNBOUNDED PRECEDING) AS size FROM (
+        SELECT t.* FROM qo.trace_names n JOIN qo.traces t ON t.number = n.number WHERE n.name = $1 ORDER BY n.number DESC LIMIT $2 OFFSET $3) p) s
+WHERE s.size <= $4 OR s.size = octet_length(s.data) ORDER BY s.number DESC;
 
 -- name: count_traces
 SELECT count(*) FROM qo.trace_names WHERE name = $1;

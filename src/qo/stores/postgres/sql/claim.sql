@@ -17,9 +17,8 @@ CREATE TYPE qo.served AS (
 );
 
 -- Whether a group's activity is to be noted: it need not be known to the second.
-CREATE FUNCTION qo.is_unnoted(p_claimed timestamptz, p_now timestamptz) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
-    SELECT coalesce(p_claimed <= p_now - interval '1 hour', true);
-$$;
+CREATE FUNCTION qo.is_unnoted(p_claimed timestamptz, p_now timestamptz) RETURNS boolean LANGUAGE sql IMMUTABLE
+RETURN coalesce(p_claimed <= p_now - interval '1 hour', true);
 
 -- Resolve wants. `signal` as above; `more`: there was something to be done first, and enough of it was; `unnoted`: a group is
 -- to be noted as active. Here as in all that every claim does, several small statements cost less than one that joins.
@@ -50,7 +49,8 @@ BEGIN
     FOR i IN 0..jsonb_array_length(p_wants) - 1 LOOP
         v_want := p_wants -> i;
         w := (i, v_want ->> 'token', '{}', '{}', NULL, v_want ->> 'key', v_want ->> 'messages', v_want ->> 'lanes', v_want ->> 'lane_messages',
-              v_want ->> 'lease', v_want ->> 'owner', v_want ? 'auto_settle', '{}')::qo.want;
+              v_want ->> 'lease', v_want ->> 'owner', v_want ? 'auto_settle', '{}',
+              coalesce((v_want ->> 'max_bytes')::bigint, 9223372036854775807))::qo.want;
         IF v_want ? 'kinds' THEN w.kinds := ARRAY(SELECT jsonb_array_elements_text(v_want -> 'kinds')); END IF;
         FOR v_name IN SELECT jsonb_array_elements_text(v_want -> 'queues') LOOP
             SELECT k.id, k.paused, (k.rules ->> 'priority')::integer INTO v_queue, v_paused, v_rank FROM qo.queues k WHERE k.name = v_name;
@@ -165,7 +165,7 @@ BEGIN
         v_again := false;
         v_number := 1;
         WHILE v_number <= cardinality(v_ids) LOOP
-            EXIT looking WHEN v_count >= w.messages OR v_lanes >= w.lanes;
+            EXIT looking WHEN v_count >= w.messages OR v_lanes >= w.lanes OR w.bytes <= 0;
             IF v_heads AND v_are_keyed[v_number] THEN
                 v_end := least(coalesce(array_position(v_are_keyed, false, v_number) - 1, cardinality(v_ids)),
                                v_number - 1 + least(w.messages - v_count, w.lanes - v_lanes));
@@ -177,9 +177,12 @@ BEGIN
                     v_again := v_again OR cardinality(v_locked) > 0;
                     v_passed := v_passed || v_ids[v_number : v_end];
                     v_number := v_end + 1;
-                    v_count := v_count + cardinality(v_locked);
-                    v_lanes := v_lanes + cardinality(v_locked);
-                    IF cardinality(v_locked) > 0 THEN hauls := hauls || h; END IF;
+                    IF cardinality(v_locked) > 0 THEN
+                        hauls := hauls || h;
+                        v_count := v_count + cardinality(h.ids);
+                        v_lanes := v_lanes + cardinality(h.ids);
+                        w.bytes := CASE WHEN cardinality(h.ids) < cardinality(v_locked) THEN 0 ELSE w.bytes - h.bytes END;
+                    END IF;
                     CONTINUE;
                 END IF;
             END IF;
@@ -199,6 +202,7 @@ BEGIN
                 hauls := hauls || t.got;
                 v_count := v_count + cardinality((t.got).ids);
                 v_lanes := v_lanes + 1;
+                w.bytes := w.bytes - (t.got).bytes;
             END IF;
             -- Lanes look different now; or one gave nothing, and a better one may not be listed.
             EXIT WHEN v_before <> v_fragile OR t.outcome <> 'taken';
@@ -287,7 +291,8 @@ END $$;
 -- Open lanes to take from, with their heads. A head is the first due retry, else the first fresh message; a lane that has
 -- only messages to be passed is listed too, so that they are; so is one that has none, left ready by someone who could not look.
 CREATE FUNCTION qo.open_heads(w qo.want, p_fragile boolean, p_now timestamptz)
-RETURNS TABLE (id bigint, rank integer, priority integer, entered_at timestamptz, lane_id bigint) LANGUAGE sql STABLE AS $$
+RETURNS TABLE (id bigint, rank integer, priority integer, entered_at timestamptz, lane_id bigint) LANGUAGE sql STABLE
+BEGIN ATOMIC
     SELECT c.id, f.rank, c.head_priority, coalesce(r.entered_at, m.entered_at, p.entered_at), c.lane_id
     FROM unnest(w.fronts, w.ranks) AS f (g, rank)
     CROSS JOIN LATERAL (SELECT o.* FROM qo.cursors o WHERE o.group_id = f.g AND NOT o.keyed AND o.state = 'ready'
@@ -304,7 +309,7 @@ RETURNS TABLE (id bigint, rank integer, priority integer, entered_at timestamptz
     LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.messages t WHERE r.entered_at IS NULL AND m.entered_at IS NULL
                        AND t.lane_id = c.lane_id AND t."offset" >= at.position ORDER BY t."offset" LIMIT 1) p ON true
     WHERE w.kinds IS NULL OR c.head_kind = ANY (w.kinds);
-$$;
+END;
 
 -- When time may next bring these groups something; NULL: never. It may be early for a want of few kinds; never late. What ran
 -- out while the claim waited for a lock lies in the past: it is to be asked again at once.
@@ -369,7 +374,7 @@ END $$;
 -- at most one, and that of a kind that it takes. A transaction prepares every expression of a function anew, so that a short
 -- function is a fast one.
 
-CREATE TYPE qo.plain_claims AS (
+CREATE TYPE qo.short_claims AS (
     tokens text[],
     queues text[],
     groups text[],
@@ -377,7 +382,8 @@ CREATE TYPE qo.plain_claims AS (
     leases double precision[],
     owners text[],
     fresh boolean,          -- what time has changed was looked for a moment ago
-    kinds text[]            -- each a JSON list; NULL: all
+    kinds text[],           -- each a JSON list; NULL: all
+    bytes bigint[]
 );
 
 -- Whether each group's messages are to be had from one open lane, and nothing must be done first. What time has changed is not
@@ -401,7 +407,7 @@ BEGIN
 END $$;
 
 -- The groups of plain wants; NULL if they are none, or not in that case.
-CREATE FUNCTION qo.plain_groups(p qo.plain_claims, p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION qo.plain_groups(p qo.short_claims, p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_found bigint[] := '{}';
     v_group bigint;
@@ -409,7 +415,8 @@ BEGIN
     IF p.queues IS NULL THEN RETURN NULL; END IF;
     FOR i IN 1..cardinality(p.queues) LOOP
         SELECT g.id INTO v_group FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
-        WHERE q.name = p.queues[i] AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND g.name = p.groups[i]
+        WHERE q.name = p.queues[i] AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false'
+          AND g.name = p.groups[i]
           AND NOT qo.is_unnoted(g.claimed_at, p_now);
         IF NOT FOUND OR p.kinds[i] IS NOT NULL AND EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed
                 AND k.state = 'ready' AND NOT p.kinds[i]::jsonb ? k.head_kind) THEN
@@ -423,8 +430,8 @@ END $$;
 -- Take from an open lane, whose cursor is locked. No `ids`, and nothing done, if there is something among the messages that
 -- calls for more than that. A cursor that has nothing beyond is marked idle, under the lane's lock alone; if that is taken, it
 -- stays ready, and whoever claims next looks again.
-CREATE FUNCTION qo.take_plain(c qo.cursors, p_queue text, p_token text, p_messages integer, p_lease double precision, p_owner text,
-                              p_now timestamptz) RETURNS qo.haul LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.take_plain(c qo.cursors, p_queue text, p_token text, p_messages integer, p_bytes bigint, p_lease double precision,
+                              p_owner text, p_now timestamptz) RETURNS qo.haul LANGUAGE plpgsql AS $$
 DECLARE
     v_until timestamptz := p_now + make_interval(secs => p_lease);
     v_position bigint;
@@ -442,8 +449,10 @@ BEGIN
                AND NOT EXISTS (SELECT FROM qo.skips k WHERE k.cursor_id = c.id AND k."offset" >= min(t."offset") AND k."offset" <= max(t."offset")),
            EXISTS (SELECT FROM qo.messages n WHERE n.lane_id = c.lane_id AND n."offset" > max(t."offset"))
     INTO v_first, v_last, v_ids, v_payloads, v_created, v_plain, v_more
-    FROM (SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= greatest(c.position, v_position)
-          ORDER BY x."offset" LIMIT p_messages) t;
+    FROM (SELECT * FROM (SELECT x.*, sum(octet_length(x.payload)) OVER (ORDER BY x."offset" ROWS UNBOUNDED PRECEDING) AS size
+                         FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= greatest(c.position, v_position)
+                         ORDER BY x."offset" LIMIT p_messages) y
+          WHERE y.size <= p_bytes OR y.size = octet_length(y.payload)) t;
     IF v_plain IS NOT true THEN RETURN NULL; END IF;
     INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, owner, claimed_at, expires_at)
     VALUES (p_token, c.lane_id, c.id, c.group_id, c.epoch, v_first, v_last + 1, v_first, v_last + 1, p_owner, p_now, v_until);
@@ -455,7 +464,7 @@ BEGIN
         END IF;
     END IF;
     RETURN (c.lane_id, p_queue, NULL, c.head_kind, c.head_priority, v_until, v_first, NULL, v_ids, v_payloads, v_created, NULL, NULL, NULL, NULL,
-            NULL, NULL, NULL, NULL, NULL, NULL, NULL)::qo.haul;
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::qo.haul;
 END $$;
 
 -- Serve one want of a call in which others may hold locks for us already: what is not ours is passed over, not waited for.
@@ -471,7 +480,7 @@ BEGIN
 END $$;
 
 -- Serve plain wants. The open cursors of their groups are locked.
-CREATE FUNCTION qo.serve_plain(p_wants jsonb, p qo.plain_claims, p_groups bigint[], p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.serve_plain(p_wants jsonb, p qo.short_claims, p_groups bigint[], p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     r qo.served;
     h qo.haul;
@@ -489,7 +498,7 @@ BEGIN
             IF v_queue IS DISTINCT FROM p.queues[i] THEN
                 SELECT k.name, (k.rules ->> 'lease')::double precision INTO v_queue, v_lease FROM qo.queues k WHERE k.name = p.queues[i];
             END IF;
-            h := qo.take_plain(c, v_queue, p.tokens[i], p.messages[i], coalesce(p.leases[i], v_lease), p.owners[i], p_now);
+            h := qo.take_plain(c, v_queue, p.tokens[i], p.messages[i], p.bytes[i], coalesce(p.leases[i], v_lease), p.owners[i], p_now);
         END IF;
         IF h.ids IS NOT NULL THEN
             r.want := i - 1;
@@ -503,7 +512,7 @@ END $$;
 
 -- Claim for one plain want.
 CREATE FUNCTION qo.claim_one(p_wants jsonb, p_token text, p_queue text, p_group text, p_messages integer, p_lease double precision,
-                             p_owner text, p_fresh boolean, p_kinds text, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+                             p_owner text, p_fresh boolean, p_kinds text, p_bytes bigint, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     r qo.served;
@@ -511,15 +520,16 @@ DECLARE
     v_group bigint;
     v_lease double precision;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     SELECT g.id, coalesce(p_lease, (q.rules ->> 'lease')::double precision) INTO v_group, v_lease
     FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
-    WHERE q.name = p_queue AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND g.name = p_group
+    WHERE q.name = p_queue AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false' AND g.name = p_group
       AND NOT qo.is_unnoted(g.claimed_at, v_now);
     IF FOUND AND qo.are_plain(ARRAY[p_queue], ARRAY[v_group], p_fresh, v_now) THEN
         SELECT * INTO c FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed AND k.state = 'ready'
             AND (p_kinds IS NULL OR p_kinds::jsonb ? k.head_kind) ORDER BY k.id LIMIT 1 FOR UPDATE;
         IF FOUND THEN
-            r.haul := qo.take_plain(c, p_queue, p_token, p_messages, v_lease, p_owner, coalesce(p_now, clock_timestamp()));
+            r.haul := qo.take_plain(c, p_queue, p_token, p_messages, p_bytes, v_lease, p_owner, coalesce(p_now, clock_timestamp()));
             IF (r.haul).ids IS NOT NULL THEN
                 r.want := 0;
                 RETURN NEXT r;
@@ -529,17 +539,18 @@ BEGIN
             RETURN;
         END IF;
     END IF;
-    RETURN QUERY SELECT * FROM qo.claim(p_wants, NULL::qo.plain_claims, p_moved, p_now);
+    RETURN QUERY SELECT * FROM qo.claim(p_wants, NULL::qo.short_claims, p_moved, p_now);
 END $$;
 
 -- Claim.
-CREATE FUNCTION qo.claim(p_wants jsonb, p_plain qo.plain_claims, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.claim(p_wants jsonb, p_plain qo.short_claims, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_groups bigint[] := qo.plain_groups(p_plain, v_now);
     r record;
     v_answer qo.served;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF v_groups IS NOT NULL THEN
         PERFORM FROM qo.cursors WHERE group_id = ANY (v_groups) AND NOT keyed AND state = 'ready' ORDER BY id FOR UPDATE;
         RETURN QUERY SELECT * FROM qo.serve_plain(p_wants, p_plain, v_groups, coalesce(p_now, clock_timestamp()));
@@ -577,6 +588,7 @@ BEGIN
                 generate_series(lower(gap), upper(gap) - 1) o
             WHERE NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = o)) t;
         CONTINUE WHEN h.offsets IS NULL;
+        h.sealed_since := (SELECT (q.rules ->> 'sealed_since')::timestamptz FROM qo.queues q WHERE q.name = h.queue);
         r.haul := qo.load(h);
         RETURN NEXT r;
     END LOOP;

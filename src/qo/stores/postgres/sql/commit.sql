@@ -44,6 +44,7 @@ DECLARE
     e qo.leases;
     q qo.queues;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     SELECT * INTO c FROM qo.cursors WHERE id = p_cursor FOR UPDATE;
     IF NOT FOUND THEN RETURN NULL; END IF;
     v_now := coalesce(p_now, clock_timestamp());

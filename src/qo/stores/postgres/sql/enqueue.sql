@@ -8,17 +8,23 @@ CREATE FUNCTION qo.new_id() RETURNS uuid LANGUAGE sql VOLATILE AS $$
 $$;
 
 CREATE FUNCTION qo.enqueue(p_id uuid, p_queue text, p_payload bytea, p_kind text, p_key text, p_priority integer, p_headers text,
-                           p_due timestamptz, p_ttl double precision, p_dedupe jsonb, p_notify boolean) RETURNS uuid LANGUAGE plpgsql AS $$
+                           p_due timestamptz, p_delay double precision, p_ttl double precision, p_dedupe jsonb, p_notify boolean)
+RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
-    v_limit bigint := coalesce((SELECT (rules ->> 'max_payload')::bigint FROM qo.queues WHERE name = p_queue),
-                               (SELECT (rules ->> 'max_payload')::bigint FROM qo.defaults));
+    v_rules jsonb := coalesce((SELECT rules FROM qo.queues WHERE name = p_queue), (SELECT rules FROM qo.defaults));
+    v_limit bigint := (v_rules ->> 'max_payload')::bigint;
 BEGIN
+    IF v_rules ->> 'encrypt' = 'true' THEN
+        RAISE invalid_parameter_value USING MESSAGE = format(
+            'queue: ''%s'' seals its payloads, which a database cannot; push with a client of qo', p_queue);
+    END IF;
     IF octet_length(p_payload) > v_limit THEN
         RAISE invalid_parameter_value USING MESSAGE = format(
             'payload: has %s bytes; queue ''%s'' allows %s (setting max_payload)', octet_length(p_payload), p_queue, v_limit);
     END IF;
     INSERT INTO qo.intake (id, queue, key, kind, priority, payload, headers, created_at, due_at, ttl, dedupe)
-    VALUES (p_id, p_queue, p_key, p_kind, p_priority, p_payload, p_headers, clock_timestamp(), coalesce(p_due, clock_timestamp()), p_ttl, p_dedupe);
+    VALUES (p_id, p_queue, p_key, p_kind, p_priority, p_payload, p_headers, clock_timestamp(),
+            coalesce(p_due, clock_timestamp() + make_interval(secs => coalesce(p_delay, 0))), p_ttl, p_dedupe);
     IF p_notify THEN PERFORM qo.tell(ARRAY[p_queue]); END IF;
     RETURN p_id;
 END $$;
@@ -41,10 +47,20 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE = 'delay: give a delay or a due time, not both';
     ELSIF delay < interval '0' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'delay: must not be negative';
+    ELSIF jsonb_typeof(headers) NOT IN ('object', 'null') THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'headers: must be an object of texts';
+    END IF;
+    IF jsonb_typeof(headers) = 'null' THEN headers := NULL; END IF;
+    IF EXISTS (SELECT FROM jsonb_each(headers) h WHERE jsonb_typeof(h.value) <> 'string' OR h.key = '') THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'headers: must be an object of texts';
+    ELSIF EXISTS (SELECT FROM jsonb_object_keys(headers) name WHERE starts_with(name, 'qo-')) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'headers: names that begin with ''qo-'' are for qo itself';
+    ELSIF (SELECT count(*) > 64 OR sum(length(h.key) + length(h.value)) > 16384 FROM jsonb_each_text(headers) h) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'headers: must be at most 64, with at most 16384 characters in all';
     END IF;
     PERFORM payload::json;  -- refuses what is not JSON
     RETURN qo.enqueue(qo.new_id(), queue, convert_to(payload, 'UTF8'), kind, key, priority, headers::text,
-                      coalesce(due_at, clock_timestamp() + delay), extract(epoch FROM ttl)::double precision,
+                      due_at, extract(epoch FROM delay)::double precision, extract(epoch FROM ttl)::double precision,
                       CASE WHEN dedupe IS NOT NULL THEN jsonb_build_object('key', dedupe, 'scope', 'queue',
                           'window', extract(epoch FROM dedupe_window)) END, notify);
 END $$;

@@ -8,6 +8,7 @@ DECLARE
     v_group bigint;
     c qo.cursors;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     PERFORM FROM qo.queues WHERE id = q.id FOR UPDATE;
     IF NOT FOUND THEN RAISE serialization_failure USING MESSAGE = 'qo: a queue was removed'; END IF;
     INSERT INTO qo.groups (queue_id, name, start_at, start_time, created_at) VALUES (q.id, p_group, p_start, p_time, v_now)
@@ -75,6 +76,7 @@ DECLARE
     v_lanes bigint[];
     c qo.cursors;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     v_lanes := ARRAY(SELECT id FROM qo.lanes WHERE queue_id = p_queue AND (p_key IS NULL OR key = p_key) ORDER BY id FOR UPDATE);
     PERFORM FROM qo.cursors WHERE lane_id = ANY (v_lanes) AND group_id = p_group ORDER BY id FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());
@@ -96,6 +98,7 @@ DECLARE
     c qo.cursors;
     e qo.leases;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     SELECT i.queue INTO v_queue FROM qo.intake i WHERE i.id = p_id AND i.canceled_at IS NULL FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());
     IF FOUND THEN
@@ -173,6 +176,7 @@ DECLARE
     d qo.dead_letters;
     v_lanes bigint[];
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     SELECT * INTO STRICT q FROM qo.queues WHERE name = p_queue;
     v_due := coalesce(p_now, clock_timestamp());
     PERFORM qo.lock_keys_of(array_agg(p_queue), array_agg(l.key), array_agg(l.kind), array_agg(l.priority), array_agg(NULL::jsonb), v_due)

@@ -1,5 +1,13 @@
 -- Queues, lanes and cursors coming into being, and cursors coming to rest.
 
+-- Every verb locks, then looks, in statements of their own. In any other isolation level than READ COMMITTED it would look at
+-- what was there before it waited for the lock: two could lease the same messages. So each verb asks first.
+CREATE FUNCTION qo.refuse_isolation() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE invalid_transaction_state USING MESSAGE = format(
+        'qo: isolation level is %s, and must be read committed', current_setting('transaction_isolation'));
+END $$;
+
 -- Tell other processes that these queues may have work. NULL: any queue.
 CREATE FUNCTION qo.tell(p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -132,11 +140,12 @@ BEGIN
 END $$;
 
 -- The first message from an offset on that is for a cursor: not skipped, not addressed to another group.
-CREATE FUNCTION qo.heads(p_cursor bigint, p_lane bigint, p_group bigint, p_position bigint) RETURNS SETOF qo.messages LANGUAGE sql STABLE AS $$
+CREATE FUNCTION qo.heads(p_cursor bigint, p_lane bigint, p_group bigint, p_position bigint) RETURNS SETOF qo.messages LANGUAGE sql STABLE
+BEGIN ATOMIC
     SELECT * FROM qo.messages m WHERE m.lane_id = p_lane AND m."offset" >= p_position AND (m.group_id IS NULL OR m.group_id = p_group)
         AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = p_cursor AND s."offset" = m."offset")
     ORDER BY m."offset" LIMIT 1;
-$$;
+END;
 
 CREATE FUNCTION qo.head_from(c qo.cursors, p_position bigint) RETURNS qo.messages LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -1,6 +1,7 @@
 -- How the verbs' statements are planned: once per connection, by index. Each reads a few rows by an index whatever its
 -- values are; planning each anew took longer than running it, and without statistics a plan for any values scans.
--- Set on the functions that are called from outside, for all that they call, so that no session needs setting up.
+-- Set on the functions that are called from outside, for all that they call, so that no session needs setting up. A verb that
+-- waits for a lock for longer than any verb holds one gives up, with nothing done.
 DO $$
 DECLARE
     f regprocedure;
@@ -15,5 +16,6 @@ BEGIN
         EXECUTE format('ALTER FUNCTION %s SET enable_hashjoin = off', f);
         EXECUTE format('ALTER FUNCTION %s SET enable_mergejoin = off', f);
         EXECUTE format('ALTER FUNCTION %s SET jit = off', f);
+        EXECUTE format('ALTER FUNCTION %s SET lock_timeout = %L', f, '20s');
     END LOOP;
 END $$;

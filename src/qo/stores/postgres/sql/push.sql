@@ -1,9 +1,8 @@
 -- push: messages into lanes, or into intake if they are not due yet.
 
 -- How far an id is from the first of its run: ids of one call count up in their last 48 bits.
-CREATE FUNCTION qo.id_number(p_id uuid) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
-    SELECT ('x' || right(p_id::text, 12))::bit(48)::bigint;
-$$;
+CREATE FUNCTION qo.id_number(p_id uuid) RETURNS bigint LANGUAGE sql IMMUTABLE
+RETURN ('x' || right(p_id::text, 12))::bit(48)::bigint;
 
 -- Where a message lies. Nothing, if it is not in a lane.
 CREATE FUNCTION qo.place_of(p_id uuid, OUT lane_id bigint, OUT "offset" bigint, OUT group_id bigint) LANGUAGE plpgsql STABLE AS $$
@@ -85,6 +84,7 @@ DECLARE
     v_limit bigint;
     q qo.queues;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     FOR i IN 1..v_count LOOP
         IF q.name IS DISTINCT FROM p_queues[i] THEN
             q := qo.queue_to_use(p_queues[i], coalesce(p_now, clock_timestamp()));
@@ -144,6 +144,7 @@ DECLARE
     v_tail bigint;
     v_entered timestamptz;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     SELECT l.id INTO v_lane FROM qo.queues q JOIN qo.lanes l ON l.queue_id = q.id AND l.kind = p_kind AND l.priority = p_priority AND l.key IS NULL
     WHERE q.name = p_queue AND octet_length(p_payload) <= (q.rules ->> 'max_payload')::bigint AND q.rules ->> 'adorned' = 'false';
     IF NOT FOUND OR EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= p_id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= p_id) THEN
@@ -188,14 +189,12 @@ BEGIN
 END $$;
 
 -- When a message's life ends: from its due time.
-CREATE FUNCTION qo.life(q qo.queues, p_ttl double precision, p_due timestamptz, p_now timestamptz) RETURNS timestamptz LANGUAGE sql AS $$
-    SELECT greatest(p_now, p_due) + make_interval(secs => coalesce(p_ttl, (q.rules ->> 'ttl')::double precision));
-$$;
+CREATE FUNCTION qo.life(q qo.queues, p_ttl double precision, p_due timestamptz, p_now timestamptz) RETURNS timestamptz LANGUAGE sql
+RETURN greatest(p_now, p_due) + make_interval(secs => coalesce(p_ttl, (q.rules ->> 'ttl')::double precision));
 
-CREATE FUNCTION qo.scope_of(p_dedupe jsonb, p_key text, p_kind text, p_priority integer) RETURNS text LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_dedupe ->> 'scope' = 'queue' THEN ''
-                WHEN p_key IS NOT NULL THEN 'key:' || p_key ELSE 'open:' || p_priority || ':' || p_kind END;
-$$;
+CREATE FUNCTION qo.scope_of(p_dedupe jsonb, p_key text, p_kind text, p_priority integer) RETURNS text LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN p_dedupe ->> 'scope' = 'queue' THEN ''
+            WHEN p_key IS NOT NULL THEN 'key:' || p_key ELSE 'open:' || p_priority || ':' || p_kind END;
 
 -- Take a dedupe key for a message, or find who holds it. The caller has locked the key's row, or inserts it here.
 -- Raises `qo: lapse`, and the holder, if that can only be told after a lease that has run out was given back.
@@ -300,7 +299,8 @@ $$;
 -- if its id is that of another message. Raises, and nothing is done: `qo: new`, if a queue is missing that the caller wants to
 -- create itself (`p_own`); `qo: seal`, if a queue's payloads must be sealed and one is not; `qo: full`.
 CREATE FUNCTION qo.push_any(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_ids uuid[], p_payloads bytea[],
-                        p_headers text[], p_dues timestamptz[], p_ttls double precision[], p_dedupes jsonb[], p_own text[], p_now timestamptz)
+                        p_headers text[], p_dues timestamptz[], p_delays double precision[], p_ttls double precision[], p_dedupes jsonb[],
+                        p_own text[], p_now timestamptz)
 RETURNS TABLE (answer text, other text) LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -308,7 +308,7 @@ DECLARE
     v_coming bigint[] := '{}';      -- queues to which something comes, and which may be full
     v_count integer := cardinality(p_ids);
     v_enters boolean[] := array_fill(false, ARRAY[v_count]);
-    v_on_the_way uuid[] := '{}';
+    v_on_the_way uuid[] := '{}';    -- what was judged to come
     v_lanes bigint[];
     v_queues bigint[] := '{}';
     v_told boolean := false;
@@ -320,6 +320,7 @@ DECLARE
     i integer;
     q qo.queues;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF cardinality(p_own) > 0 THEN
         SELECT n INTO v_name FROM unnest(p_own) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n) LIMIT 1;
         IF FOUND THEN RAISE EXCEPTION 'qo: new %', v_name; END IF;
@@ -335,13 +336,11 @@ BEGIN
         IF q.rules ->> 'encrypt' = 'true' AND NOT coalesce(p_headers[i]::jsonb ? 'qo-sealed', false) THEN
             RAISE EXCEPTION 'qo: seal %', q.name;
         END IF;
-        IF p_dues[i] IS NULL AND (q.rules ->> 'delay')::double precision > 0 THEN
-            p_dues[i] := v_now + make_interval(secs => (q.rules ->> 'delay')::double precision);
+        IF p_dues[i] IS NULL AND coalesce(p_delays[i], nullif((q.rules ->> 'delay')::double precision, 0)) IS NOT NULL THEN
+            p_dues[i] := v_now + make_interval(secs => coalesce(p_delays[i], (q.rules ->> 'delay')::double precision));
         END IF;
         IF octet_length(p_payloads[i]) > (q.rules ->> 'max_payload')::bigint THEN
             answer := 'too large'; other := q.rules ->> 'max_payload';
-        ELSIF p_ids[i] = ANY (v_on_the_way) THEN
-            NULL;
         ELSE
             v_first := NULL;
             IF p_dedupes[i] IS NOT NULL THEN
@@ -417,6 +416,7 @@ DECLARE
     v_tails bigint[];
     v_entered timestamptz[];
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     SELECT n INTO v_name FROM unnest(p_own) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n) LIMIT 1;
     IF FOUND THEN RAISE EXCEPTION 'qo: new %', v_name; END IF;
     IF EXISTS (SELECT FROM qo.queues k WHERE k.name = ANY (p_queues) AND k.rules ->> 'adorned' <> 'false')
@@ -521,6 +521,7 @@ DECLARE
     v_told boolean := false;
     q qo.queues;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF NOT pg_try_advisory_xact_lock(hashtextextended('qo intake ' || p_queue, 0)) THEN RETURN true; END IF;
     q := qo.queue_to_use(p_queue, v_now);
     v_rows := ARRAY(SELECT t FROM qo.intake t WHERE t.queue = p_queue AND t.canceled_at IS NULL AND t.due_at <= v_now
@@ -554,6 +555,7 @@ DECLARE
     v_lanes bigint[] := '{}';
     v_sure integer[] := ARRAY(SELECT n FROM unnest(p_sure) WITH ORDINALITY AS s (sure, n) WHERE sure);
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     PERFORM FROM qo.queues k WHERE k.name = ANY (p_push_queues) AND k.rules ->> 'max_size' IS NOT NULL ORDER BY k.id FOR NO KEY UPDATE;
     PERFORM qo.lock_keys_of(p_push_queues, p_push_keys, p_push_kinds, p_push_priorities, p_dedupes, p_now);
     FOR i IN 1..cardinality(p_queues) LOOP

@@ -5,7 +5,8 @@
 CREATE TYPE qo.report AS (
     number integer,
     "offset" bigint,
-    what text,                      -- complete, fail, snooze (a failure that uses no attempt), release, retry (what is before it is done, this is given back), bury
+    what text,                      -- complete, fail, snooze (a failure that uses no attempt), release, retry (what is before it is done, this is given back), bury,
+                                    -- unreadable (it must not be tried again, because its payload cannot be opened)
     error text,
     after double precision,         -- seconds; NULL: as the queue's policy says
     result bytea,
@@ -14,9 +15,8 @@ CREATE TYPE qo.report AS (
 CREATE TYPE qo.taken AS (number integer, answer text, verdict text, ended boolean);
 
 -- The verdict that a token's lease gave a message before.
-CREATE FUNCTION qo.first_verdict(p_token text, p_lane bigint, p_offset bigint) RETURNS text LANGUAGE sql STABLE AS $$
-    SELECT verdict FROM qo.settlements WHERE token = p_token AND lane_id = p_lane AND offsets @> p_offset LIMIT 1;
-$$;
+CREATE FUNCTION qo.first_verdict(p_token text, p_lane bigint, p_offset bigint) RETURNS text LANGUAGE sql STABLE
+RETURN (SELECT verdict FROM qo.settlements WHERE token = p_token AND lane_id = p_lane AND offsets @> p_offset LIMIT 1);
 
 -- How an item about a message that the lease does not hold unsettled is answered.
 CREATE FUNCTION qo.answer_late(e qo.leases, p_offset bigint, OUT answer text, OUT verdict text) LANGUAGE plpgsql STABLE AS $$
@@ -88,6 +88,8 @@ BEGIN
         verdict := 'canceled'; reason := 'canceled';
     ELSIF i.what = 'bury' THEN
         verdict := 'buried'; reason := 'buried'; attempts := p_attempts + 1;
+    ELSIF i.what = 'unreadable' THEN
+        verdict := 'buried'; reason := 'unreadable';
     ELSIF i.what = 'fail' AND p_attempts + 1 >= (q.rules -> 'retry' ->> 'attempts')::integer THEN
         verdict := CASE WHEN (q.rules ->> 'dead_letters')::boolean THEN 'buried' ELSE 'dropped' END;
         reason := 'failed'; attempts := p_attempts + 1;
@@ -360,7 +362,7 @@ END $$;
 -- The common case of `settle`: all is completed, and has no result, as ranges by lease; of a keyed lane its whole run. When
 -- each message was started may be said, in microseconds from `p_base`: lists of offsets and of these, by lease. Signal 'items': it is not that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
 CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_offsets text[], p_starts text[],
-                               p_base timestamptz, p_wants jsonb, p_plain qo.plain_claims, p_now timestamptz)
+                               p_base timestamptz, p_wants jsonb, p_plain qo.short_claims, p_now timestamptz)
 RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
@@ -381,6 +383,7 @@ DECLARE
     v_started jsonb[];
     v_froms bigint[];
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF p_wants IS NOT NULL THEN
         v_groups := qo.plain_groups(p_plain, v_now);
         IF v_groups IS NOT NULL THEN
@@ -539,6 +542,7 @@ DECLARE
     v_answer qo.served;
     v_open bigint[] := '{}';
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF p_wants IS NOT NULL THEN
         r := qo.read_wants(p_wants, v_now, false);
         v_answer.signal := r.signal;
@@ -576,6 +580,7 @@ DECLARE
     q qo.queues;
     e qo.leases;
 BEGIN
+    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     PERFORM FROM qo.leases l WHERE l.token = ANY (p_tokens) AND l.ended_at IS NULL ORDER BY l.token, l.lane_id FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());
     FOR number, v_token, v_seconds IN SELECT x.n, x.t, x.s FROM unnest(p_tokens, p_seconds) WITH ORDINALITY AS x (t, s, n) LOOP

@@ -14,7 +14,8 @@ CREATE TYPE qo.want AS (
     lease double precision,
     owner text,
     at_delivery boolean,
-    ranks integer[]         -- of which priority each queue is
+    ranks integer[],        -- of which priority each queue is
+    bytes bigint            -- how many more it may take; but of a claim at least one message
 );
 
 -- What a claim took, in the order in which it is delivered: of one lane, or the heads of many. Lists are as long as
@@ -41,25 +42,32 @@ CREATE TYPE qo.haul AS (
     lanes bigint[],                 -- heads of many lanes: their places, and what goes with them
     queues text[],
     keys text[],
-    expiries timestamptz[]
+    expiries timestamptz[],
+    bytes bigint,                   -- of payloads and headers
+    sealed_since timestamptz        -- all that was created from then on must be sealed
 );
+
+-- How much of an answer a message takes.
+CREATE FUNCTION qo.size_of(p_payload bytea, p_headers text) RETURNS bigint LANGUAGE sql IMMUTABLE
+RETURN octet_length(p_payload)::bigint + coalesce(octet_length(p_headers), 0);
 
 -- The messages at the offsets of a haul, which are all of one lane.
 CREATE FUNCTION qo.load(h qo.haul) RETURNS qo.haul LANGUAGE plpgsql STABLE AS $$
 BEGIN
     SELECT array_agg(m.id ORDER BY o.n), array_agg(m.payload ORDER BY o.n), array_agg(m.created_at ORDER BY o.n),
            array_agg(m.entered_at ORDER BY o.n), array_agg(m.kind ORDER BY o.n), array_agg(m.priority ORDER BY o.n),
-           array_agg(m.headers ORDER BY o.n), array_agg(m.due_at ORDER BY o.n), array_agg(m.retry_of ORDER BY o.n)
-    INTO h.ids, h.payloads, h.created, h.entered, h.kinds, h.priorities, h.headers, h.dues, h.retries_of
+           array_agg(m.headers ORDER BY o.n), array_agg(m.due_at ORDER BY o.n), array_agg(m.retry_of ORDER BY o.n),
+           sum(qo.size_of(m.payload, m.headers))
+    INTO h.ids, h.payloads, h.created, h.entered, h.kinds, h.priorities, h.headers, h.dues, h.retries_of, h.bytes
     FROM unnest(h.offsets) WITH ORDINALITY AS o ("offset", n)
     CROSS JOIN LATERAL (SELECT * FROM qo.messages x WHERE x.lane_id = h.lane_id AND x."offset" = o."offset" LIMIT 1) m;
     IF h.key IS NULL THEN h.kinds := NULL; h.priorities := NULL; END IF;
     RETURN h;
 END $$;
 
--- The messages of a lane from a position on, up to so many, if they stand in a row, none among them is to be passed, and
--- none has more to say than its payload. `last` is the end of the row; NULL if it is not that simple.
-CREATE FUNCTION qo.load_row(h qo.haul, c qo.cursors, p_kinds text[], p_position bigint, p_room integer, p_now timestamptz,
+-- The messages of a lane from a position on, up to so many and so many bytes, if they stand in a row, none among them is to be
+-- passed, and none has more to say than its payload. `last` is the end of the row; NULL if it is not that simple.
+CREATE FUNCTION qo.load_row(h qo.haul, c qo.cursors, p_kinds text[], p_position bigint, p_room integer, p_bytes bigint, p_now timestamptz,
                             OUT got qo.haul, OUT last bigint) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_count integer;
@@ -68,9 +76,12 @@ DECLARE
 BEGIN
     got := h;
     SELECT max(t."offset"), count(*), array_agg(t.id), array_agg(t.payload), array_agg(t.created_at),
-           bool_or(t.entered_at <> t.created_at), bool_or(num_nonnulls(t.headers, t.due_at, t.expires_at, t.group_id, t.retry_of) > 0)
-    INTO last, v_count, got.ids, got.payloads, got.created, v_late, v_odd
-    FROM (SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= p_position ORDER BY x."offset" LIMIT p_room) t;
+           bool_or(t.entered_at <> t.created_at), bool_or(num_nonnulls(t.headers, t.due_at, t.expires_at, t.group_id, t.retry_of) > 0),
+           max(t.size)
+    INTO last, v_count, got.ids, got.payloads, got.created, v_late, v_odd, got.bytes
+    FROM (SELECT * FROM (SELECT x.*, sum(octet_length(x.payload)) OVER (ORDER BY x."offset" ROWS UNBOUNDED PRECEDING) AS size
+                         FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= p_position ORDER BY x."offset" LIMIT p_room) y
+          WHERE y.size <= p_bytes OR y.size = octet_length(y.payload)) t;
     IF v_odd OR last IS NULL OR EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" > last - v_count AND s."offset" <= last) THEN
         last := NULL;
         RETURN;
@@ -98,6 +109,7 @@ DECLARE
     v_retried bigint[] := '{}';
     v_passed int8multirange := '{}';
     v_room integer := p_room;
+    v_bytes bigint := 0;
     v_start bigint;
     v_position bigint;
     v_fragile_at bigint;
@@ -121,14 +133,20 @@ BEGIN
     got.kind := l.kind;
     got.priority := l.priority;
     got.expires_at := p_now + make_interval(secs => coalesce(w.lease, (q.rules ->> 'lease')::double precision));
+    got.sealed_since := (q.rules ->> 'sealed_since')::timestamptz;
     IF c.keyed THEN v_room := CASE WHEN c.losses > 0 THEN 1 ELSE least(v_room, coalesce(w.lane_messages, v_room)) END; END IF;
     IF NOT c.keyed AND EXISTS (SELECT FROM qo.retries r WHERE r.cursor_id = c.id AND r.token IS NULL AND r.due_at <= p_now) THEN
         -- Due retries first.
-        FOR m IN SELECT r."offset", r.attempts, r.losses,
-                        (SELECT t.expires_at FROM qo.messages t WHERE t.lane_id = c.lane_id AND t."offset" = r."offset") AS expires_at
-                 FROM qo.retries r WHERE r.cursor_id = c.id AND r.token IS NULL AND r.due_at <= p_now ORDER BY r.due_at, r."offset" LOOP
+        FOR m IN SELECT r."offset", r.attempts, r.losses, t.expires_at, qo.size_of(t.payload, t.headers) AS size
+                 FROM qo.retries r LEFT JOIN LATERAL (
+                     SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" = r."offset" LIMIT 1) t ON true
+                 WHERE r.cursor_id = c.id AND r.token IS NULL AND r.due_at <= p_now ORDER BY r.due_at, r."offset" LOOP
             EXIT WHEN cardinality(v_offsets) >= v_room;
             CONTINUE WHEN m.losses >= 2 AND NOT p_fragile;
+            IF cardinality(v_offsets) > 0 AND v_bytes + m.size > w.bytes THEN
+                v_room := cardinality(v_offsets);
+                EXIT;
+            END IF;
             IF m.expires_at <= p_now THEN
                 finished := true;
                 DELETE FROM qo.retries WHERE cursor_id = c.id AND "offset" = m."offset";
@@ -139,6 +157,7 @@ BEGIN
                     fragile := false;
                     v_fragile_at := m."offset";
                 END IF;
+                v_bytes := v_bytes + m.size;
                 v_offsets := v_offsets || m."offset";
                 v_attempts := v_attempts || m.attempts;
                 v_retried := v_retried || m."offset";
@@ -151,7 +170,7 @@ BEGIN
     END IF;
     v_start := v_position;
     IF cardinality(v_retried) = 0 THEN
-        v_row := qo.load_row(got, c, w.kinds, v_position, v_room, p_now);
+        v_row := qo.load_row(got, c, w.kinds, v_position, v_room, w.bytes, p_now);
         v_simple := v_row.last IS NOT NULL;
     END IF;
     IF v_simple THEN
@@ -167,7 +186,7 @@ BEGIN
         <<filling>>
         WHILE cardinality(v_offsets) < v_room LOOP
             v_seen := 0;
-            FOR m IN SELECT t."offset", t.kind, t.expires_at <= p_now AS expired,
+            FOR m IN SELECT t."offset", t.kind, t.expires_at <= p_now AS expired, qo.size_of(t.payload, t.headers) AS size,
                             t.group_id IS NOT NULL AND t.group_id <> c.group_id AS elsewhere,
                             EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = t."offset") AS skipped
                      FROM qo.messages t WHERE t.lane_id = c.lane_id AND t."offset" >= v_position
@@ -187,7 +206,10 @@ BEGIN
                     END IF;
                 ELSIF c.keyed AND w.kinds IS NOT NULL AND m.kind <> ALL (w.kinds) THEN
                     EXIT filling;
+                ELSIF cardinality(v_offsets) > 0 AND v_bytes + m.size > w.bytes THEN
+                    EXIT filling;
                 ELSE
+                    v_bytes := v_bytes + m.size;
                     v_offsets := v_offsets || m."offset";
                     v_attempts := v_attempts || CASE WHEN c.keyed AND m."offset" = c.position THEN c.attempts ELSE 0 END;
                 END IF;
@@ -272,8 +294,8 @@ BEGIN
     END IF;
 END $$;
 
--- Take the heads of keyed lanes, one message each, in one go. The cursors are locked and ready. NULL, and nothing done,
--- if one of them is not that simple: lost before, to be passed, its claim to be recorded.
+-- Take the heads of keyed lanes, one message each, in one go, as far as the want's bytes go. The cursors are locked and ready.
+-- NULL, and nothing done, if one of them is not that simple: lost before, to be passed, sealed, its claim to be recorded.
 CREATE FUNCTION qo.take_heads(w qo.want, p_cursors bigint[], p_now timestamptz) RETURNS qo.haul LANGUAGE plpgsql AS $$
 DECLARE
     got qo.haul;
@@ -289,10 +311,14 @@ BEGIN
                             FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" = c.position
                             AND (x.group_id IS NULL OR x.group_id = c.group_id) AND coalesce(x.expires_at > p_now, true)
                             AND (w.kinds IS NULL OR x.kind = ANY (w.kinds)) LIMIT 1) m
-        WHERE c.losses = 0 AND q.rules ->> 'history' <> 'full'
+        WHERE c.losses = 0 AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false'
           AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = c.position)
     ), heads AS MATERIALIZED (
-        SELECT * FROM found WHERE (SELECT count(*) FROM found) = cardinality(p_cursors)
+        SELECT * FROM (SELECT f.*, qo.size_of(f.payload, f.headers) AS own,
+                              sum(qo.size_of(f.payload, f.headers)) OVER (ORDER BY f.head_priority DESC, f.head_entered_at, f.lane_id
+                                                                          ROWS UNBOUNDED PRECEDING) AS size
+                       FROM found f WHERE (SELECT count(*) FROM found) = cardinality(p_cursors)) s
+        WHERE s.size <= w.bytes OR s.size = s.own
     ), leased AS (
         INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, owner, claimed_at, expires_at)
         SELECT w.token, h.lane_id, h.cursor_id, h.group_id, h.epoch, h."offset", h."offset" + 1, h."offset", h."offset" + 1, w.owner,
@@ -304,9 +330,9 @@ BEGIN
            array_agg(h.attempts), array_agg(h.kind), array_agg(h.priority),
            CASE WHEN count(h.headers) > 0 THEN array_agg(h.headers) END, CASE WHEN count(h.due_at) > 0 THEN array_agg(h.due_at) END,
            CASE WHEN count(h.retry_of) > 0 THEN array_agg(h.retry_of) END, array_agg(h.lane_id), array_agg(h.queue), array_agg(h.key),
-           array_agg(h.until)
+           array_agg(h.until), max(h.size)
     INTO got.offsets, got.ids, got.payloads, got.created, got.entered, got.attempts, got.kinds, got.priorities, got.headers, got.dues,
-         got.retries_of, got.lanes, got.queues, got.keys, got.expiries
+         got.retries_of, got.lanes, got.queues, got.keys, got.expiries, got.bytes
     FROM (SELECT * FROM heads ORDER BY head_priority DESC, head_entered_at, lane_id) h;
     RETURN got;
 END $$;

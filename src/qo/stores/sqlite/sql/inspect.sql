@@ -115,3 +115,11 @@ WHERE c.state <> 'idle' GROUP BY g.id ORDER BY held DESC LIMIT 1;
 -- name: missed
 SELECT q.name, g.name, sum(c.missed) FROM cursors c JOIN groups g ON g.id = c.group_id JOIN queues q ON q.id = g.queue_id
 WHERE c.missed > 0 GROUP BY g.id;
+
+-- name: queue_of_lane
+-- Primary keys.
+SELECT q.name FROM lanes l JOIN queues q ON q.id = l.queue_id WHERE l.id = ?;
+
+-- name: queues_of_token
+-- Primary key of leases.
+SELECT DISTINCT q.name FROM leases e JOIN lanes l ON l.id = e.lane_id JOIN queues q ON q.id = l.queue_id WHERE e.token = ?;

@@ -1,0 +1,233 @@
+"""PostgreSQL as an operator sets it up: one role owns the schema, others have what their work needs and no more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import asyncpg
+import pytest
+
+import qo
+from qo.broker.broker import Broker
+from qo.client.client import Client
+from qo.core.errors import Forbidden
+from qo.core.lease import Unit
+from qo.core.message import Dedupe
+from qo.stores.opening import migrate
+from qo.stores.postgres.address import read_address
+from qo.stores.postgres.engine import PostgresEngine
+from qo.stores.postgres.schema import in_schema
+from tests.conformance.saying import ORDERS, claim, done, extension, failed, message, messages, payloads, settle, want
+from tests.conformance.test_workers import beat
+from tests.postgres import Server, new_schema
+
+ROLES = ("producer", "worker", "server", "reader")
+SECRET_TABLES = ("sealing_keys", "tokens", "nonces")
+
+
+class Installation:
+    """A schema, and the roles that work on it."""
+
+    def __init__(self, server: Server) -> None:
+        self.schema = new_schema()
+        self._server = server
+        server.psql(f"CREATE ROLE {self.schema}_owner LOGIN; GRANT CREATE ON DATABASE postgres TO {self.schema}_owner")
+        for role in ROLES:
+            server.psql(f"CREATE ROLE {self.schema}_{role} LOGIN")
+
+    def url(self, role: str) -> str:
+        return f"{self._server.url.replace('postgres@', f'{self.schema}_{role}@')}&schema={self.schema}"
+
+    @asynccontextmanager
+    async def opened(self, role: str) -> AsyncIterator[PostgresEngine]:
+        engine = await PostgresEngine.open(replace(read_address(self.url(role)), pool=3))
+        try:
+            yield engine
+        finally:
+            await engine.close()
+
+    async def say(self, role: str, sql: str) -> list[asyncpg.Record]:
+        connection = await asyncpg.connect(self.url(role).partition("&schema")[0])
+        try:
+            return await connection.fetch(in_schema(sql, self.schema))
+        finally:
+            await connection.close()
+
+
+@pytest.fixture
+async def installation(server) -> Installation:
+    found = Installation(server)
+    await migrate(found.url("owner"), dry_run=False)
+    return found
+
+
+async def test_a_producer_pushes_and_sees_nothing(installation):
+    async with installation.opened("owner") as owner:
+        await owner.configure("sealed", {"encrypt": True})
+        await owner.push([message("sealed")])  # makes the key
+    async with installation.opened("producer") as store:
+        await store.push(messages(3))
+        await store.push([message(key="k"), message(delay=timedelta(hours=1)), message(dedupe=Dedupe("d"))])
+        await store.push([message(headers={"a": "b"}, ttl=timedelta(hours=1))], nonce="once")
+        await store.push([message("sealed")])
+        await store.transact([Unit(pushes=(message(), message(key="k")))])
+        await store.tidy()
+        for refused in (
+            claim(store),
+            store.configure(ORDERS, {"max_payload": 1}),
+            store.purge(ORDERS),
+            store.list_jobs(ORDERS, None, None, 10),
+            store.dead(ORDERS, None, None, 10),
+            store.tokens(),
+        ):
+            with pytest.raises(Forbidden, match="does not permit"):
+                await refused
+    await installation.say("producer", "SELECT qo.push('orders', '{\"from\": \"SQL\"}', key => 'k')")
+    for table in ("messages", "intake", "dead_letters", "jobs", "tokens"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await installation.say("producer", f"SELECT * FROM qo.{table}")
+    async with installation.opened("owner") as owner:
+        assert (await owner.depth(ORDERS, "default")).ready == 8
+        assert payloads(await claim(owner, "sealed")) == [b"1", b"1"]
+
+
+async def test_a_producer_enqueues_in_its_own_transaction(installation):
+    connection = await asyncpg.connect(installation.url("producer").partition("&schema")[0])
+    async with connection.transaction():
+        await qo.enqueue(connection, "mail", {"to": "Ada"}, schema=installation.schema)
+    await connection.close()
+    async with installation.opened("worker") as store:
+        assert payloads(await claim(store, "mail")) == [b'{"to":"Ada"}']
+
+
+async def test_a_worker_claims_settles_and_is_known(installation):
+    async with installation.opened("producer") as producer:
+        await producer.push([*messages(4), message(key="k"), message("by-filter.a")])
+    async with installation.opened("worker") as store:
+        broker = Broker(store)
+        await store.beat([beat()])
+        first, *others = await claim(store, messages=4)
+        await store.extend([extension(first, 60, started=True)])
+        await settle(store, failed(first, after=0), *map(done, others))
+        await store.settle([], [want(messages=10)])
+        await claim(store, "by-filter.a", group="another")
+        await store.push([message()])
+        assert len(await Client(broker).queue(ORDERS).claim(wait=5)) == 1
+        await store.leave([beat().id])
+        await store.tidy()
+        for refused in (
+            store.configure(ORDERS, {"max_payload": 1}),
+            store.purge(ORDERS),
+            store.delete_queue(ORDERS),
+            store.list_jobs(ORDERS, None, None, 10),
+            store.tokens(),
+        ):
+            with pytest.raises(Forbidden, match="does not permit"):
+                await refused
+        await broker.close()
+    for statement in ("DELETE FROM qo.messages", "UPDATE qo.queues SET paused = true", "SELECT * FROM qo.tokens"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await installation.say("worker", statement)
+
+
+async def test_a_server_does_everything_but_change_the_schema(installation):
+    async with installation.opened("server") as store:
+        await store.configure(ORDERS, {"encrypt": True, "retry": {"attempts": 1}})
+        await store.push([message(payload=b"sealed"), *messages(2)])
+        taken = await claim(store)
+        await settle(store, *map(failed, taken))
+        assert len(await store.dead(ORDERS, None, None, 10)) == 3
+        await store.retry_dead(ORDERS, "default", None)
+        assert len(await store.list_jobs(ORDERS, None, None, 10)) == 6
+        await store.pause(ORDERS, True)
+        await store.purge(ORDERS)
+        await store.delete_queue(ORDERS)
+        assert (await store.health()).problems == ()
+    for statement in ("DROP TABLE qo.messages", "CREATE TABLE qo.more (a text)", "DELETE FROM qo.migrations"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await installation.say("server", statement)
+
+
+async def test_a_reader_looks_and_neither_acts_nor_sees_secrets(installation):
+    async with installation.opened("owner") as owner:
+        await owner.configure("sealed", {"encrypt": True})
+        await owner.push([*messages(2), message("sealed", b"secret")])
+    async with installation.opened("reader") as store:
+        assert [each.name for each in await store.queues("", 10)] == [ORDERS, "sealed"]
+        assert (await store.depth(ORDERS, "default")).ready == 2
+        assert len(await store.list_jobs(ORDERS, None, None, 10)) == 2
+        [hidden] = await store.list_jobs("sealed", None, None, 10)
+        assert b"secret" not in hidden.payload
+        assert (await store.health()).problems == ()
+        assert await store.workers() == []
+        for refused in (store.push(messages(1)), claim(store), store.purge(ORDERS), store.tokens()):
+            with pytest.raises(Forbidden, match="does not permit"):
+                await refused
+    rows = await installation.say("reader", "SELECT state, count(*) FROM qo.jobs GROUP BY state")
+    assert [tuple(row) for row in rows] == [("queued", 3)]
+    for table in SECRET_TABLES:
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await installation.say("reader", f"SELECT * FROM qo.{table}")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await installation.say("reader", "DELETE FROM qo.messages")
+
+
+async def test_a_role_that_comes_later_is_given_its_rights_by_migrate(server):
+    schema = new_schema()
+    async with _opened(f"{server.url}&schema={schema}") as owner:
+        await owner.push(messages(1))
+    server.psql(f"CREATE ROLE {schema}_worker LOGIN")
+    url = f"{server.url.replace('postgres@', f'{schema}_worker@')}&schema={schema}"
+    with pytest.raises(Forbidden):
+        await PostgresEngine.open(read_address(url))
+    assert await migrate(f"{server.url}&schema={schema}", dry_run=True) == []
+    assert await migrate(f"{server.url}&schema={schema}", dry_run=False) == []
+    async with _opened(url) as store:
+        assert len(await claim(store)) == 1
+
+
+@asynccontextmanager
+async def _opened(url: str) -> AsyncIterator[PostgresEngine]:
+    engine = await PostgresEngine.open(read_address(url))
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def test_nobody_else_may_call_a_function(server, installation):
+    server.psql(f"CREATE ROLE {installation.schema}_stranger LOGIN")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError):
+        await installation.say("stranger", "SELECT qo.push('orders', '1')")
+    server.psql(f"GRANT USAGE ON SCHEMA {installation.schema} TO {installation.schema}_stranger")
+    with pytest.raises(asyncpg.InsufficientPrivilegeError, match="function push"):
+        await installation.say("stranger", "SELECT qo.push('orders', '1')")
+
+
+async def test_no_function_looks_for_names_where_others_may_put_them(installation):
+    rows = await installation.say(
+        "owner",
+        """SELECT p.proname FROM pg_proc p
+           WHERE p.pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'qo.queues'::regclass)
+           AND p.prosqlbody IS NULL AND NOT coalesce(p.proconfig @> ARRAY['search_path=pg_catalog, pg_temp'], false)""",
+    )
+    assert [row[0] for row in rows] == []
+
+
+async def test_an_operator_of_another_schema_is_not_used(server, installation):
+    """A caller whose search path puts a schema before the system's own has no effect inside."""
+    name = f"{installation.schema}_evil"
+    server.psql(
+        f"CREATE SCHEMA {name}; CREATE FUNCTION {name}.octet_length(bytea) RETURNS integer LANGUAGE sql AS 'SELECT 0';"
+        f"GRANT USAGE ON SCHEMA {name} TO {installation.schema}_producer"
+    )
+    async with installation.opened("owner") as owner:
+        await owner.configure(ORDERS, {"max_payload": 5})
+    connection = await asyncpg.connect(installation.url("producer").partition("&schema")[0])
+    await connection.execute(f"SET search_path = {name}, pg_catalog")
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="allows 5"):
+        await connection.execute(in_schema("SELECT qo.push('orders', '\"too long for it\"')", installation.schema))
+    await connection.close()
