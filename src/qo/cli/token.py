@@ -40,8 +40,8 @@ def add_to(commands: Any) -> None:
 async def _create(client: Client, given: argparse.Namespace) -> int:
     if given.days is not None and not given.days > 0:
         raise Invalid("--days", f"must be greater than 0, not {given.days:g}")
-    until = None if given.days is None else client.front.now() + timedelta(days=given.days)
-    token, text = await client.tokens.create(given.name, given.scope, prefixes=given.prefix, expires_at=until)
+    lasts = None if given.days is None else timedelta(days=given.days)
+    token, text = await client.tokens.create(given.name, given.scope, prefixes=given.prefix, lasts=lasts)
     print(json.dumps({"id": token.id, "token": text}) if given.json else text)
     return 0
 

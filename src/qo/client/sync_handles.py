@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
@@ -133,8 +133,11 @@ class SyncTokens:
         *,
         prefixes: Collection[str] = (),
         expires_at: datetime | None = None,
+        lasts: timedelta | float | None = None,
     ) -> tuple[Token, str]:
-        return self._portal.call(self._tokens.create(name, scopes, prefixes=prefixes, expires_at=expires_at))
+        return self._portal.call(
+            self._tokens.create(name, scopes, prefixes=prefixes, expires_at=expires_at, lasts=lasts)
+        )
 
     def list(self) -> Sequence[Token]:
         return self._portal.call(self._tokens.list())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from qo.client.front import Front
 from qo.core.access import ID_BYTES, SECRET_BYTES, Token, new_token
+from qo.core.queue import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +23,17 @@ class Tokens:
         *,
         prefixes: Collection[str] = (),
         expires_at: datetime | None = None,
+        lasts: timedelta | float | None = None,
     ) -> tuple[Token, str]:
         """Make a token with scopes of produce, consume and admin, for all queues or those with a prefix.
+
+        It is good until `expires_at`, or for as long as `lasts` says (a timedelta or seconds), or until it is revoked.
 
         Answers it and its text, which is shown only now: what is stored is a digest of its secret.
         """
         id, secret = secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES)
         token, text = new_token(id, secret, name, scopes, prefixes, self.front.now(), expires_at)
-        await self.front.access.add_token(token)
+        await self.front.access.add_token(token, None if lasts is None else duration("lasts", lasts))
         return token, text
 
     async def list(self) -> Sequence[Token]:

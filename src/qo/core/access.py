@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
 import msgspec
@@ -45,6 +45,16 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     prefixes: tuple[str, ...] = ()
     created_at: datetime
     expires_at: datetime | None = None
+
+    def lasting(self, length: timedelta | None, now: datetime) -> Token:
+        """This token, good for so long from now; None: as long as it is."""
+        if length is None:
+            return self
+        if self.expires_at is not None:
+            raise Invalid("lasts", "give a length or a time, not both")
+        if length <= timedelta(0):
+            raise Invalid("lasts", "must be greater than 0")
+        return msgspec.structs.replace(self, expires_at=now + length)
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.id):

@@ -12,7 +12,7 @@ belongs to the broker, which is told by hints that asking may be worth it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Protocol
 
 import msgspec
@@ -272,7 +272,9 @@ class Wires(Protocol):
 class Access(Protocol):
     """Who may come in."""
 
-    async def add_token(self, token: Token) -> None: ...
+    async def add_token(self, token: Token, lasts: timedelta | None = None) -> None:
+        """Keep a token; `lasts`: for so long from now, by the store's clock."""
+        ...
 
     async def token(self, id: str) -> Token | None: ...
 

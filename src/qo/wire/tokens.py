@@ -7,11 +7,14 @@ from datetime import datetime
 import msgspec
 
 from qo.core.access import Scope, Token, read_scopes
-from qo.wire.kinds import Name
+from qo.wire.kinds import Name, Seconds
 
 
 class NewTokenBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """A token to make. Who has made the secret already gives its `id` and the SHA-256 of its secret, in hex."""
+    """A token to make, good until `expires_at`, or for `lasts_seconds`, or until it is revoked.
+
+    Who has made the secret already gives its `id` and the SHA-256 of its secret, in hex.
+    """
 
     name: Name
     scopes: list[Scope]
@@ -19,6 +22,7 @@ class NewTokenBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tru
     expires_at: datetime | None = None
     id: str | None = None
     digest: str | None = None
+    lasts_seconds: Seconds | None = None
 
 
 class TokenBody(msgspec.Struct, omit_defaults=True, kw_only=True):

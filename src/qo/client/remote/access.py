@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
 import msgspec
 
@@ -16,10 +17,16 @@ class RemoteAccess:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def add_token(self, token: Token) -> None:
+    async def add_token(self, token: Token, lasts: timedelta | None = None) -> None:
         """The secret does not travel: its digest does."""
         body = NewTokenBody(
-            token.name, list(token.scopes), list(token.prefixes), token.expires_at, token.id, token.digest.hex()
+            token.name,
+            list(token.scopes),
+            list(token.prefixes),
+            token.expires_at,
+            token.id,
+            token.digest.hex(),
+            None if lasts is None else lasts.total_seconds(),
         )
         await self._transport.call("POST", "/v1/tokens", body)
 

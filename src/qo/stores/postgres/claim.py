@@ -174,6 +174,8 @@ def _said(want: Want) -> dict[str, Any]:
         "messages": want.messages,
         "max_bytes": want.max_bytes,
     }
+    if want.named:
+        said["named"] = True
     if want.filter is not None:
         said["filter"] = {"namespace": want.filter.namespace, "task": want.filter.task}
     if want.kinds is not None:

@@ -331,8 +331,8 @@ class PostgresEngine:
 
     # Who may come in
 
-    async def add_token(self, token: Token) -> None:
-        await tokens.add(self, token)
+    async def add_token(self, token: Token, lasts: timedelta | None = None) -> None:
+        await tokens.add(self, token.lasting(lasts, self.store_now()))
 
     async def token(self, id: str) -> Token | None:
         return await tokens.find(self, id)

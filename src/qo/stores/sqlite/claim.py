@@ -13,6 +13,7 @@ from typing import NamedTuple
 from qo.core.fate import FRAGILE_LOSSES
 from qo.core.lease import Claimed, Nothing, Want
 from qo.core.names import DEFAULT_GROUP
+from qo.stores.answers import used_token
 from qo.stores.sqlite.advance import advance, next_moment
 from qo.stores.sqlite.groups import join, matching, note_filter
 from qo.stores.sqlite.lanes import cursor_by_id, queue_to_use
@@ -41,6 +42,8 @@ def claim(tx: Transaction, wants: tuple[Want, ...]) -> list[Claimed | Nothing]:
 
 
 def _serve(tx: Transaction, want: Want) -> Claimed | Nothing:
+    if want.named and tx.value(SQL.is_used, want.token) is not None:
+        raise used_token()
     fronts = [front for front in _fronts(tx, want) if not front.queue.paused]
     more = False
     for front in fronts:

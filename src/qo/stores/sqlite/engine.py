@@ -9,7 +9,7 @@ import random
 import secrets
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -293,8 +293,9 @@ class SqliteEngine:
 
     # Who may come in
 
-    async def add_token(self, token: Token) -> None:
-        await self._writer.do("add_token", lambda tx: tokens.add(tx, token))
+    async def add_token(self, token: Token, lasts: timedelta | None = None) -> None:
+        kept = token.lasting(lasts, self.store_now())
+        await self._writer.do("add_token", lambda tx: tokens.add(tx, kept))
 
     async def token(self, id: str) -> Token | None:
         return await self._reader.do("token", lambda tx: tokens.find(tx, id))

@@ -8,6 +8,7 @@ import msgspec
 
 from qo.core.access import DIGEST_BYTES, ID_BYTES, SECRET_BYTES, Token, new_token
 from qo.core.errors import Invalid
+from qo.core.queue import duration
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import Route
@@ -24,9 +25,10 @@ async def tokens(house: House, _: Request) -> Response:
 async def create(house: House, request: Request) -> Response:
     body = request.read(_new)
     id, secret = secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES)
-    token, text = new_token(
-        id, secret, body.name, body.scopes, body.prefixes, house.broker.store_now(), body.expires_at
-    )
+    now = house.broker.store_now()
+    lasts = None if body.lasts_seconds is None else duration("lasts_seconds", body.lasts_seconds)
+    token, text = new_token(id, secret, body.name, body.scopes, body.prefixes, now, body.expires_at)
+    token = token.lasting(lasts, now)
     shown: str | None = text
     if body.id is not None or body.digest is not None:
         token, shown = _with_digest(token, body), None

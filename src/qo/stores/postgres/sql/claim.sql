@@ -467,6 +467,19 @@ BEGIN
             NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::qo.haul;
 END $$;
 
+-- Refuse tokens that callers chose, if they were used before: whoever comes again with a token must not get another claim's
+-- messages under it. Whoever brings it at the same time waits.
+CREATE FUNCTION qo.check_tokens(p_wants jsonb) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_tokens text[] := ARRAY(SELECT w ->> 'token' FROM jsonb_array_elements(p_wants) w WHERE w ? 'named' ORDER BY 1);
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended('qo token ' || t, 0)) FROM unnest(v_tokens) t;
+    IF EXISTS (SELECT FROM qo.leases e WHERE e.token = ANY (v_tokens))
+            OR cardinality(v_tokens) > (SELECT count(DISTINCT t) FROM unnest(v_tokens) t) THEN
+        RAISE unique_violation USING MESSAGE = 'qo: a token was used before';
+    END IF;
+END $$;
+
 -- Serve one want of a call in which others may hold locks for us already: what is not ours is passed over, not waited for.
 CREATE FUNCTION qo.serve_locked(p_wants jsonb, p_number integer, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
 DECLARE
@@ -521,6 +534,7 @@ DECLARE
     v_lease double precision;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF jsonb_path_exists(p_wants, '$[*].named') THEN PERFORM qo.check_tokens(p_wants); END IF;
     SELECT g.id, coalesce(p_lease, (q.rules ->> 'lease')::double precision) INTO v_group, v_lease
     FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
     WHERE q.name = p_queue AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false' AND g.name = p_group
@@ -551,6 +565,7 @@ DECLARE
     v_answer qo.served;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF jsonb_path_exists(p_wants, '$[*].named') THEN PERFORM qo.check_tokens(p_wants); END IF;
     IF v_groups IS NOT NULL THEN
         PERFORM FROM qo.cursors WHERE group_id = ANY (v_groups) AND NOT keyed AND state = 'ready' ORDER BY id FOR UPDATE;
         RETURN QUERY SELECT * FROM qo.serve_plain(p_wants, p_plain, v_groups, coalesce(p_now, clock_timestamp()));

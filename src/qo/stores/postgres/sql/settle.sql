@@ -384,6 +384,7 @@ DECLARE
     v_froms bigint[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF jsonb_path_exists(p_wants, '$[*].named') THEN PERFORM qo.check_tokens(p_wants); END IF;
     IF p_wants IS NOT NULL THEN
         v_groups := qo.plain_groups(p_plain, v_now);
         IF v_groups IS NOT NULL THEN
@@ -543,6 +544,7 @@ DECLARE
     v_open bigint[] := '{}';
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF jsonb_path_exists(p_wants, '$[*].named') THEN PERFORM qo.check_tokens(p_wants); END IF;
     IF p_wants IS NOT NULL THEN
         r := qo.read_wants(p_wants, v_now, false);
         v_answer.signal := r.signal;

@@ -15,7 +15,7 @@ CREATE TYPE qo.want AS (
     owner text,
     at_delivery boolean,
     ranks integer[],        -- of which priority each queue is
-    bytes bigint            -- how many more it may take; but of a claim at least one message
+    bytes bigint            -- how many more it may take: a lane gives no more, but one message at least, as long as some are left
 );
 
 -- What a claim took, in the order in which it is delivered: of one lane, or the heads of many. Lists are as long as
@@ -318,7 +318,7 @@ BEGIN
                               sum(qo.size_of(f.payload, f.headers)) OVER (ORDER BY f.head_priority DESC, f.head_entered_at, f.lane_id
                                                                           ROWS UNBOUNDED PRECEDING) AS size
                        FROM found f WHERE (SELECT count(*) FROM found) = cardinality(p_cursors)) s
-        WHERE s.size <= w.bytes OR s.size = s.own
+        WHERE s.size - s.own < w.bytes
     ), leased AS (
         INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, owner, claimed_at, expires_at)
         SELECT w.token, h.lane_id, h.cursor_id, h.group_id, h.epoch, h."offset", h."offset" + 1, h."offset", h."offset" + 1, w.owner,

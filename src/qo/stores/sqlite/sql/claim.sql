@@ -72,3 +72,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12);
 -- name: hold
 -- Primary key. While a run is leased time does nothing to its cursor.
 UPDATE cursors SET state = 'leased', position = ?2, due_at = NULL WHERE id = ?1;
+
+-- name: is_used
+-- Primary key of leases.
+SELECT 1 FROM leases WHERE token = ? LIMIT 1;
