@@ -21,7 +21,7 @@ from tests.serving import Serving, plain_environment
 SOURCE = Path(__file__).parents[1] / "skew.c"
 MINUTES_AHEAD, MINUTES_BEHIND = 600, -600
 LONG, NEARLY = 100, 60
-"""A length that is asked for, and by how much it may be off where a machine is busy: both far less than the clocks are."""
+"""A length that is asked for, and by how much it may be off on a busy machine: far less than the clocks are."""
 
 
 @pytest.fixture(scope="module")

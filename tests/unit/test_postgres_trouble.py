@@ -14,16 +14,17 @@ import asyncpg
 import msgspec
 import pytest
 
+from qo.broker import gather
 from qo.broker.broker import Broker
 from qo.client.client import Client
-from qo.core.errors import StoreFull
+from qo.core.errors import StoreFull, Unavailable
 from qo.core.lease import Unit
 from qo.core.message import Dedupe, NewMessage
 from qo.stores.postgres import schema
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from tests.conformance.saying import ORDERS, claim, done, message, messages, new_id, payloads, settle, want
-from tests.postgres import Server, new_schema
+from tests.postgres import QUICK, Server, new_schema
 
 
 @pytest.fixture
@@ -72,13 +73,33 @@ async def test_a_full_disk_is_said_and_nothing_is_half_done(tmp_path):
 
 
 class Cable:
-    """A TCP port that leads to a server's socket, until it is cut."""
+    """A TCP port that leads to a server's socket, until it is cut; or falls silent, and stays open."""
 
     def __init__(self, server: Server) -> None:
         self._target = str(server.folder / ".s.PGSQL.5432")
         self._writers: set[asyncio.StreamWriter] = set()
         self._whole: asyncio.Server | None = None
+        self._strands: list[Strand] = []
         self.port = 0
+
+    def url(self, schema: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres?schema={schema}"
+
+    def silence(self, port: int | None = None) -> None:
+        """Nothing comes through any more on the connections that there are, or on that which comes from a port."""
+        for strand in self._strands:
+            if port in (None, strand.port):
+                strand.there.clear()
+                strand.back.clear()
+
+    def mute_newest(self) -> None:
+        """What the server says on its newest connection is not heard any more; it hears, and is alive."""
+        self._strands[-1].back.clear()
+
+    def mend(self) -> None:
+        for strand in self._strands:
+            strand.there.set()
+            strand.back.set()
 
     async def plug(self) -> None:
         self._whole = await asyncio.start_server(self._pass, "127.0.0.1", self.port or None)
@@ -93,14 +114,30 @@ class Cable:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there, back = await asyncio.open_unix_connection(self._target)
+        strand = Strand(writer.get_extra_info("peername")[1])
+        self._strands.append(strand)
         self._writers |= {writer, back}
-        await asyncio.gather(_copy(reader, back), _copy(there, writer), return_exceptions=True)
+        await asyncio.gather(
+            _copy(reader, back, strand.there), _copy(there, writer, strand.back), return_exceptions=True
+        )
         self._writers -= {writer, back}
+        self._strands.remove(strand)
 
 
-async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+class Strand:
+    """One connection: whether what is said passes, there and back."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.there, self.back = asyncio.Event(), asyncio.Event()
+        self.there.set()
+        self.back.set()
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter, passes: asyncio.Event) -> None:
     try:
         while data := await source.read(65536):
+            await passes.wait()
             target.write(data)
             await target.drain()
     except OSError:
@@ -140,6 +177,247 @@ async def test_a_cut_network_delays_and_loses_nothing(server):
         assert (await queue.depth()).ready == 0
         await client.close()
     await cable.cut()
+
+
+@asynccontextmanager
+async def plugged(server: Server) -> AsyncIterator[Cable]:
+    cable = Cable(server)
+    await cable.plug()
+    try:
+        yield cable
+    finally:
+        cable.mend()
+        await cable.cut()
+
+
+# Deadlines hold for calls under way
+
+
+async def test_a_silent_database_is_unavailable_when_the_deadline_has_passed(server):
+    schema = new_schema()
+    async with plugged(server) as cable, opened(cable.url(schema)) as store:
+        await store.push(messages(1))
+        store.pool.deadline_seconds = 0.5
+        one = message(payload=b"once")
+        cable.silence()
+        with pytest.raises(Unavailable, match="it may have been done: repeat it"):
+            await asyncio.wait_for(store.push([one]), 20)
+        cable.mend()
+        store.pool.deadline_seconds = 30
+        await asyncio.wait_for(store.push([one]), 20)
+        assert payloads(await claim(store)) == [b"0", b"once"]
+
+
+async def test_a_connection_that_falls_silent_holds_no_other_push(server, monkeypatch):
+    """Whose answer does not come is alone: what gathers meanwhile goes out on another connection."""
+    monkeypatch.setattr(gather, "STALL_SECONDS", 0.2)
+    schema = new_schema()
+    async with plugged(server) as cable, opened(cable.url(schema)) as store:
+        broker = Broker(store)
+        await broker.push(messages(1))
+        next_in_use = store.pool._free[-1]
+        cable.silence(next_in_use._transport.get_extra_info("sockname")[1])
+        stalled = asyncio.create_task(broker.push([message(payload=b"stalled")]))
+        await asyncio.sleep(0.05)
+        others = [broker.push([message(payload=b"other")]) for _ in range(20)]
+        await asyncio.wait_for(asyncio.gather(*others), 20)
+        assert not stalled.done()
+        cable.mend()
+        await asyncio.wait_for(stalled, 20)
+        assert sorted(payloads(await claim(store))) == [b"0", *[b"other"] * 20, b"stalled"]
+        await broker.close()
+
+
+async def test_a_table_that_is_locked_does_not_hang_a_call_for_ever(server, url):
+    async with opened(url) as store:
+        await store.push(messages(1))
+        connection = await asyncpg.connect(server.url)
+        transaction = connection.transaction()
+        await transaction.start()
+        await connection.execute(
+            schema.in_schema("LOCK TABLE qo.messages IN ACCESS EXCLUSIVE MODE", store.address.schema)
+        )
+        store.pool.deadline_seconds = 0.5
+        for call in (store.push(messages(1)), claim(store), store.list_jobs(ORDERS, None, None, 10)):
+            with pytest.raises(Unavailable):
+                await asyncio.wait_for(call, 20)
+        await transaction.rollback()
+        await connection.close()
+        store.pool.deadline_seconds = 30
+        await asyncio.wait_for(store.push(messages(1)), 20)
+
+
+async def test_a_verb_gives_up_on_a_lock_by_itself(url):
+    """The server would wait on for a client that has gone."""
+    async with opened(url) as store:
+        found = await store.value(
+            "look",
+            schema.in_schema("SELECT proconfig FROM pg_proc WHERE oid = 'qo.settle'::regproc", store.address.schema),
+        )
+        assert "lock_timeout=20s" in found
+
+
+# A failover: for a while the database cannot be written
+
+
+async def test_a_database_that_is_read_only_for_a_while_goes_unnoticed(server, url):
+    async with opened(url) as store:
+        client = Client(Broker(store))
+        queue = client.queue(ORDERS)
+        seen: list[int] = []
+
+        async def handle(delivery) -> None:
+            seen.append(delivery.payload)
+
+        consuming = asyncio.create_task(queue.consume(handle))
+        await queue.push(1)
+        read_only(server, "on")
+        try:
+            pushing = asyncio.create_task(queue.push(2))
+            await asyncio.sleep(1)
+            assert not pushing.done()
+        finally:
+            read_only(server, "off")
+        await asyncio.wait_for(pushing, 20)
+        await queue.push(3)
+        async with asyncio.timeout(20):
+            while len(seen) < 3:
+                await asyncio.sleep(0.01)
+        assert not consuming.done()
+        consuming.cancel()
+        await asyncio.gather(consuming, return_exceptions=True)
+        await client.close()
+
+
+async def test_a_database_that_stays_read_only_is_unavailable_and_consumers_outlive_it(server, url):
+    async with opened(url) as store:
+        client = Client(Broker(store))
+        queue = client.queue(ORDERS)
+        seen: list[int] = []
+
+        async def handle(delivery) -> None:
+            seen.append(delivery.payload)
+
+        await queue.push(1)
+        store.pool.deadline_seconds = 0.3
+        read_only(server, "on")
+        try:
+            with pytest.raises(Unavailable, match="cannot be written now"):
+                await queue.push(2)
+            consuming = asyncio.create_task(queue.consume(handle))
+            await asyncio.sleep(1)
+            assert not consuming.done(), "it asks again"
+        finally:
+            read_only(server, "off")
+        async with asyncio.timeout(20):
+            while not seen:
+                await asyncio.sleep(0.01)
+        consuming.cancel()
+        await asyncio.gather(consuming, return_exceptions=True)
+        await client.close()
+
+
+def read_only(server: Server, value: str) -> None:
+    server.psql(f"ALTER SYSTEM SET default_transaction_read_only = {value}")
+    server.psql("SELECT pg_reload_conf()")
+    while server.psql("SHOW default_transaction_read_only") != value:
+        pass
+    server.psql("SELECT pg_sleep(0.3)")  # sessions that are there already hear of it a moment later
+
+
+# A listening connection that is alive, and mute
+
+
+@pytest.mark.parametrize("check", [0.3, 0.0])
+async def test_a_mute_listener_is_found_out_while_someone_waits(server, check):
+    name = new_schema()
+    async with plugged(server) as cable, opened(cable.url(name), check=check) as store:
+        client = Client(Broker(store))
+        await client.queue(ORDERS).push("first")
+        await client.queue(ORDERS).claim(wait=1)
+        waiting = asyncio.create_task(client.queue(ORDERS).claim(wait=60))
+        await asyncio.sleep(0.1)
+        cable.mute_newest()
+        server.psql(f"SELECT {name}.push('{ORDERS}', '2')")
+        if check:
+            [delivery] = await asyncio.wait_for(waiting, 30)
+            assert delivery.payload == 2
+            assert store.must_poll is False, "it listens anew"
+            assert client.front._vigil.verifications > 0
+        else:
+            await asyncio.sleep(1.5)
+            assert not waiting.done()
+            assert client.front._vigil.verifications == 0
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+        await client.close()
+
+
+# Isolation
+
+
+@pytest.fixture(scope="module")
+def repeating():
+    """A server whose transactions see one snapshot, unless they say otherwise."""
+    server = Server(settings={**QUICK, "default_transaction_isolation": "repeatable read"}).start()
+    yield server
+    server.remove()
+
+
+async def test_an_empty_database_is_opened_by_several_at_once(repeating):
+    name = new_schema()
+    stores = await asyncio.gather(
+        *(PostgresEngine.open(read_address(f"{repeating.url}&schema={name}")) for _ in range(6))
+    )
+    await stores[0].push(messages(2))
+    assert len(await claim(stores[5])) == 2
+    for store in stores:
+        await store.close()
+
+
+async def test_doctor_says_what_the_isolation_level_is(repeating, url):
+    async with opened(f"{repeating.url}&schema={new_schema()}") as store:
+        said = dict((await store.health()).details)["isolation"]
+        assert "read committed" in said
+        assert "the default is repeatable read" in said
+    async with opened(url) as store:
+        assert dict((await store.health()).details)["isolation"] == "read committed"
+
+
+async def test_messages_are_leased_once_though_the_default_is_another(repeating):
+    async with opened(f"{repeating.url}&schema={new_schema()}", pool=8) as store:
+        await store.push([*messages(200), *(message(key=f"k{number}") for number in range(50))])
+        claims = await asyncio.gather(*(claim(store, messages=10) for _ in range(40)))
+        taken = [(each.lane, each.offset) for deliveries in claims for each in deliveries]
+        assert len(taken) == len(set(taken)) == 250
+
+
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+async def test_a_verb_refuses_to_run_in_another_isolation_level(server, url, level):
+    async with opened(url) as store:
+        await store.push(messages(1))
+        connection = await asyncpg.connect(server.url)
+        await connection.execute(f"BEGIN ISOLATION LEVEL {level}")
+        with pytest.raises(asyncpg.InvalidTransactionStateError, match=f"isolation level is {level.lower()}"):
+            await connection.fetch(
+                schema.in_schema("SELECT qo.extend('{}', '{}', '{}', '{}', '{}', NULL)", store.address.schema)
+            )
+        await connection.close()
+
+
+async def test_a_default_that_changes_while_qo_runs_is_noticed(server, url):
+    async with opened(url) as store:
+        await store.push(messages(4))
+        assert len(await claim(store, messages=2)) == 2
+        server.psql("ALTER SYSTEM SET default_transaction_isolation = 'serializable'")
+        server.psql("SELECT pg_reload_conf()")
+        try:
+            await asyncio.sleep(0.3)
+            assert len(await claim(store, messages=2)) == 2
+            await store.push(messages(1))
+        finally:
+            server.psql("ALTER SYSTEM RESET default_transaction_isolation")
+            server.psql("SELECT pg_reload_conf()")
 
 
 # Answers that are too large
