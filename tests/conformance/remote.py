@@ -16,7 +16,7 @@ from qo.core.lease import Claimed, Done, Nothing, Settled, Settlement, Undone, U
 from qo.core.message import NewMessage, Pushed
 from qo.server.house import House
 from qo.server.serve import bind, furnished, uvicorn_config
-from qo.server.settings import JwtSettings, LimitSettings, ListenSettings, ServerSettings
+from qo.server.settings import JwtSettings, LimitSettings, ListenSettings, MetricSettings, ServerSettings
 from qo.stores.store import Engine
 from qo.testing.clock import ManualClock
 
@@ -53,6 +53,7 @@ async def serving(
     limits: LimitSettings | None = None,
     listen: ListenSettings | None = None,
     jwt: JwtSettings | None = None,
+    metrics: MetricSettings | None = None,
 ) -> AsyncIterator[Running]:
     """A server on a free port, in front of a broker."""
     settings = ServerSettings(
@@ -60,6 +61,7 @@ async def serving(
         limits=limits or LimitSettings(),
         server=listen or ListenSettings(port=0),
         jwt=jwt or JwtSettings(),
+        metrics=metrics or MetricSettings(),
     )
     async with furnished(settings, broker) as (house, app):
         config = uvicorn_config(app, settings)

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from qo.broker import gather
 from qo.broker.backoff import Backoffs
 from qo.broker.broker import Broker
 from qo.broker.gather import Gather
 from qo.broker.line import Line, Waiter
-from qo.core.errors import Closed, Invalid, StoreFull, TimedOut
+from qo.core.errors import Closed, Conflict, Invalid, StoreFull, TimedOut
 from qo.core.lane import Start, StartAt
 from qo.core.lease import Claimed, Nothing
 from qo.core.message import Refused
@@ -300,6 +301,111 @@ async def test_a_claim_for_a_caller_who_has_gone_goes_to_the_next_in_line(broker
     store.gate.set()
     await push
     assert delivered(await asyncio.wait_for(second, 5)) == [b"1"]
+
+
+async def test_a_claim_under_a_token_of_the_caller_s_own_is_not_handed_to_another(broker, store):
+    """Whoever comes again with that token must not meet the lease of another: it is released, and claimed anew."""
+    gone, again = want(named=True), want(named=True)
+    first = asyncio.create_task(broker.claim_or_wait(gone, None))
+    second = asyncio.create_task(broker.claim_or_wait(again, None))
+    await parked(broker, 2)
+    store.gate = asyncio.Event()
+    push = asyncio.create_task(SqliteEngine.push(store, [message()]))
+    await settled()
+    first.cancel()
+    await settled()
+    store.gate.set()
+    await push
+    answer = await asyncio.wait_for(second, 5)
+    assert {each.token for each in answer.deliveries} == {again.token}
+    with pytest.raises(Conflict, match="used before"):
+        await broker.claim(gone)
+
+
+async def test_of_two_that_wait_with_one_token_one_is_refused(broker):
+    one = want(named=True)
+    waiting = [asyncio.create_task(broker.claim_or_wait(one, None)) for _ in range(2)]
+    other = asyncio.create_task(broker.claim_or_wait(want(named=True), None))
+    await parked(broker, 3)
+    await broker.push([message(key=key) for key in "abc"])
+    answers = await asyncio.wait_for(asyncio.gather(*waiting, other, return_exceptions=True), 5)
+    assert [type(each) for each in answers] == [Claimed, Conflict, Claimed]
+
+
+async def test_a_stalled_batch_does_not_stop_the_next(monkeypatch):
+    monkeypatch.setattr(gather, "STALL_SECONDS", 0.02)
+    sent: list[list[int]] = []
+    stalled = asyncio.Event()
+
+    async def send(calls: Any) -> Any:
+        sent.append(list(calls))
+        if 0 in calls:
+            await stalled.wait()
+        return calls
+
+    gathered = Gather[int, int](send, weigh=lambda _: 1, limit=100)
+    first = asyncio.create_task(gathered.ask(0))
+    await settled()
+    others = [asyncio.create_task(gathered.ask(number)) for number in range(1, 6)]
+    assert await asyncio.wait_for(asyncio.gather(*others), 5) == [1, 2, 3, 4, 5]
+    assert sent == [[0], [1, 2, 3, 4, 5]], "they went together, as ever"
+    assert await gathered.ask(6) == 6
+    stalled.set()
+    assert await first == 0
+    await gathered.close()
+
+
+async def test_only_so_many_batches_are_under_way_though_all_stall(monkeypatch):
+    monkeypatch.setattr(gather, "STALL_SECONDS", 0.005)
+    under_way = most = 0
+    go_on = asyncio.Event()
+
+    async def send(calls: Any) -> Any:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await go_on.wait()
+        under_way -= 1
+        return calls
+
+    gathered = Gather[int, int](send, weigh=lambda _: 1, limit=1)
+    asked = [asyncio.create_task(gathered.ask(number)) for number in range(30)]
+    await asyncio.sleep(0.3)
+    assert most == gather.AT_ONCE_LIMIT
+    go_on.set()
+    assert await asyncio.wait_for(asyncio.gather(*asked), 5) == list(range(30))
+    await gathered.close()
+
+
+async def test_hints_are_verified_only_while_someone_waits(store, clock, monkeypatch):
+    verified: list[Any] = []
+
+    async def verify() -> None:
+        verified.append(clock.now())
+
+    monkeypatch.setattr(store, "verify", verify)
+    monkeypatch.setattr(type(store), "check_seconds", 180.0)
+    broker = Broker(store, clock=clock)
+    await broker.push([message("other")])
+    clock.move(hours=1)
+    await settled()
+    assert verified == [], "nobody waits"
+    waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
+    await parked(broker, 1)
+    for _ in range(4):
+        clock.move(seconds=180)
+        await settled()
+    assert len(verified) == 4, "and one statement each"
+    waiting.cancel()
+    await settled()
+    clock.move(hours=1)
+    await settled()
+    assert len(verified) <= 5
+    seen = len(verified)
+    clock.move(hours=1)
+    await settled()
+    assert len(verified) == seen
+    await broker.close()
 
 
 async def test_a_claim_for_nobody_is_released_at_once(broker, store):
