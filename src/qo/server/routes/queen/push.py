@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from qo.core.access import Scope
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, shortened
 from qo.core.message import (
     PRODUCER,
     TRACE,
@@ -23,7 +23,7 @@ from qo.core.message import (
     Refused,
     id_text,
 )
-from qo.core.names import checked_key, checked_name, namespace_and_task
+from qo.core.names import KEY_LIMIT, NAME_LIMIT, checked_key, checked_name, namespace_and_task
 from qo.core.queue import QueueSettings
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
@@ -149,8 +149,8 @@ def _result(index: int, said: tuple[PushItem, NewMessage | Invalid, Pushed]) -> 
         return PushResult(
             index=index,
             message_id=None,
-            transaction_id=name,
-            queueName=item.queue,
+            transaction_id=None if name is None else shortened(name, KEY_LIMIT),
+            queueName=shortened(item.queue, NAME_LIMIT),
             status="failed",
             error=str(answer.error),
         )
