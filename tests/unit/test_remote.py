@@ -186,7 +186,7 @@ async def test_what_will_not_get_better_is_not_tried_again(engine, monkeypatch):
             calls.append(1)
             raise RuntimeError("ours")
 
-        monkeypatch.setattr(running.house.broker, "push", broken)
+        monkeypatch.setattr(running.house.broker, "push_in_parts", broken)
         with pytest.raises(Unavailable, match="an error of its own"):
             await client.queue("q").push(1)
         assert calls == [1]

@@ -619,19 +619,16 @@ async def test_what_no_store_could_take_is_refused_by_name(server, method, path,
 
 
 async def test_a_want_that_is_refused_does_not_take_its_neighbours_with_it(server):
-    path = "/v1/queues/q/claim?wait=true&timeout_ms=30000&auto_settle=true"
-    await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
-    _, _, held = await ask(server, "POST", "/v1/queues/q/claim")
-    token = held["messages"][0]["token"]
-    claims = [asyncio.create_task(ask(server, "POST", path.replace("&auto_settle=true", ""), {"token": token}))]
-    for number in range(1, 4):
+    """Two wait with one token: whoever comes second is refused when its turn comes."""
+    path = "/v1/queues/q/claim?wait=true&timeout_ms=30000"
+    claims = []
+    for number, body in enumerate(({"token": "twice"}, {}, {"token": "twice"}, {}), 1):
+        claims.append(asyncio.create_task(ask(server, "POST", path, body)))
         await waiting(server, number)
-        claims.append(asyncio.create_task(ask(server, "POST", path)))
-    await waiting(server, 4)
-    await ask(server, "POST", "/v1/queues/q/messages", {"messages": [{"payload": n} for n in range(3)]})
+    await ask(server, "POST", "/v1/queues/q/messages", {"messages": [{"payload": n, "key": f"k{n}"} for n in range(3)]})
     answers = await asyncio.wait_for(asyncio.gather(*claims), 10)
-    assert sorted(status for status, _, _ in answers)[:3] == [200] * 3
-    assert answers[0][0] == 409
+    assert [status for status, _, _ in answers] == [200, 200, 409, 200]
+    assert (await ask(server, "POST", path, {"token": "twice"}))[0] == 409, "at once, once it is used"
 
 
 @pytest.mark.parametrize("limits", [LimitSettings(waiters=2), LimitSettings(waiters_per_client=2)])

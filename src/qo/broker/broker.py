@@ -125,6 +125,11 @@ class Broker:
         self._housekeeping.traffic()
         return await self._pushes.push(messages, nonce)
 
+    async def push_in_parts(self, messages: Sequence[NewMessage]) -> Sequence[Pushed]:
+        """The same in several commits, if it is much."""
+        self._housekeeping.traffic()
+        return await self._pushes.push_in_parts(messages)
+
     async def claim(self, want: Want) -> Claimed | Nothing:
         """Ask once; never waits."""
         return await self._claims.claim(want)

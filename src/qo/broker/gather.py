@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from qo.core.errors import Closed, Unavailable
@@ -147,6 +147,19 @@ class Gather(Generic[Q, A]):
         for _, future in batch:
             if not future.done():
                 future.set_exception(error)
+
+
+def parts_of(items: Sequence[Q], weigh: Callable[[Q], int], limit: int) -> Iterator[Sequence[Q]]:
+    """Items in parts, in their order, each as much as fits; a single one may be more."""
+    start = weight = 0
+    for number, item in enumerate(items):
+        own = weigh(item)
+        if number > start and weight + own > limit:
+            yield items[start:number]
+            start, weight = number, 0
+        weight += own
+    if start < len(items):
+        yield items[start:]
 
 
 def is_answered(answer: asyncio.Future[A]) -> bool:

@@ -25,6 +25,8 @@ LeaseToken = NewType("LeaseToken", str)
 CLAIM_LIMIT = 10_000
 QUEUES_LIMIT = 1000
 KINDS_LIMIT = 1000
+THEN_LIMIT = 16
+"""Claims that one settle makes in its commit."""
 CLAIM_BYTES = 8 * 1024 * 1024
 """Payloads and headers that one claim takes at most, unless it says otherwise; at least one message."""
 CLAIM_BYTES_LIMIT = 1024 * 1024 * 1024

@@ -7,10 +7,12 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 
+import msgspec
+
 from qo.broker.broker import Broker
 from qo.core.access import Scope
 from qo.core.errors import Invalid, QoError, Throttled, TooLarge
-from qo.core.lease import Claimed, Nothing
+from qo.core.lease import Claimed, Nothing, Want
 from qo.core.message import NewMessage
 from qo.server.gate import Gate
 from qo.server.keeping import Keeper
@@ -46,6 +48,13 @@ class House:
                 "messages",
                 f"must have at most {self.limits.keys} different keys in one commit, not {keys} (limits.keys)",
             )
+
+    def limited(self, want: Want, among: int = 1) -> Want:
+        """A commit takes from no more lanes than it should, all of its claims together; the next one goes on."""
+        lanes = max(1, self.limits.lanes // among)
+        if want.messages <= lanes or (want.lanes is not None and want.lanes <= lanes):
+            return want
+        return msgspec.structs.replace(want, lanes=lanes)
 
     def until(self, timeout_ms: int) -> datetime:
         """When a wait of so long is over; this server lets nobody wait for longer than its limit."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -185,17 +186,21 @@ class Patient(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._unsent = self.transport.get_write_buffer_size()
+        self._unsent = self._not_taken()
         self._stalled = self.loop.call_later(self.limits.stall_seconds, self._look_whether_it_takes)
 
     def _look_whether_it_takes(self) -> None:
         """A client that takes its answer slowly gets all of it; one that has taken nothing since is cut off."""
-        unsent = self.transport.get_write_buffer_size()
+        unsent = self._not_taken()
         if unsent >= self._unsent:
             self.transport.abort()
             return
         self._unsent = unsent
         self._stalled = self.loop.call_later(self.limits.stall_seconds, self._look_whether_it_takes)
+
+    def _not_taken(self) -> int:
+        """Bytes that the client has not taken: ours, and the system's, which passes them on in bursts."""
+        return self.transport.get_write_buffer_size() + unacknowledged(self.transport.get_extra_info("socket"))
 
     def hang_up(self) -> None:
         """Close, once the client has heard the answer: closing on what it still sends would take that from it."""
@@ -292,6 +297,17 @@ def protocol_with(limits: LimitSettings) -> type[Patient]:
     most = min(limits.connections, most_descriptors() - SPARE_DESCRIPTORS)
     counted = Connections(max(1, most), limits.connections_per_address)
     return type("Patient", (Patient,), {"limits": limits, "all_connections": counted})
+
+
+def unacknowledged(connection: Any) -> int:
+    """Bytes that the system has not got rid of; 0 where it does not say."""
+    try:
+        import fcntl  # noqa: PLC0415 - not on every platform
+        import termios  # noqa: PLC0415
+
+        return int.from_bytes(fcntl.ioctl(connection.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except (ImportError, AttributeError, OSError):
+        return 0
 
 
 SPARE_DESCRIPTORS = 200

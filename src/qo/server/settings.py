@@ -88,6 +88,7 @@ class LimitSettings:
     connections_per_address  the same, of one address
     streams_per_client   streams at once, of one token or, without tokens, of one address
     keys                 different keys in one push or unit that is one commit
+    lanes                lanes that one claim takes from
     keep_alive_seconds   a connection with nothing to say is closed after this
     """
 
@@ -104,6 +105,7 @@ class LimitSettings:
     connections_per_address: int = 10_000
     streams_per_client: int = 100
     keys: int = 1000
+    lanes: int = 200
     keep_alive_seconds: float = 75
 
     def __post_init__(self) -> None:

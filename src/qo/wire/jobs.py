@@ -52,6 +52,10 @@ class FoundReply(msgspec.Struct):
     jobs: list[JobBody | None]
 
 
+CANCEL_LIMIT = 1000
+"""Jobs that one request cancels: each has a commit of its own where a database has many writers."""
+
+
 class CancelBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     ids: list[Id]
     group: Name = DEFAULT_GROUP

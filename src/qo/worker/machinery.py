@@ -18,6 +18,7 @@ from qo.client.front import Front
 from qo.core.errors import QoError
 from qo.core.lane import LaneId
 from qo.core.lease import (
+    THEN_LIMIT,
     Answer,
     Claimed,
     Delivered,
@@ -192,9 +193,9 @@ class Machinery:
         )
 
     def _wants(self, messages: int) -> list[Want]:
-        """So many messages, each claim within its limit."""
+        """So many messages, each claim within its limit, as far as one settle can claim on."""
         size = self._options.claim_batch_size
-        return [self._want(min(size, messages - start)) for start in range(0, messages, size)]
+        return [self._want(min(size, messages - start)) for start in range(0, messages, size)][:THEN_LIMIT]
 
     def _claim_size(self) -> int:
         options = self._options

@@ -15,7 +15,7 @@ from qo.core.message import MessageId, checked_id, id_text
 from qo.core.outcome import CancelAnswer
 from qo.core.queue import QueueSettings
 from qo.wire.claims import write_start
-from qo.wire.jobs import CancelBody, CanceledOne, CanceledReply, IdsReply, LettersBody
+from qo.wire.jobs import CANCEL_LIMIT, CancelBody, CanceledOne, CanceledReply, IdsReply, LettersBody
 from qo.wire.queues import (
     CountReply,
     CreatedReply,
@@ -80,8 +80,12 @@ class RemoteAdmin:
         if len(ids) == 1:
             path = f"/v1/jobs/{id_text(ids[0])}/cancel?group={in_path(group)}"
             return [(await self._write("POST", path, None, nonce, CanceledOne)).answer]
-        body = CancelBody([id_text(each) for each in ids], group)
-        return (await self._write("POST", "/v1/jobs/cancel", body, nonce, CanceledReply)).answers
+        answers: list[CancelAnswer] = []
+        for start in range(0, len(ids), CANCEL_LIMIT):
+            body = CancelBody([id_text(each) for each in ids[start : start + CANCEL_LIMIT]], group)
+            own = nonce if nonce is None or start == 0 else f"{nonce}-{start}"
+            answers += (await self._write("POST", "/v1/jobs/cancel", body, own, CanceledReply)).answers
+        return answers
 
     async def retry_dead(
         self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None

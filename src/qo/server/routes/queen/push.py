@@ -100,7 +100,7 @@ async def push(house: House, request: Request) -> Response:
     request.allow(PRODUCE, [item.queue for item in items])
     read = read_items(house, request, items)
     messages = [each for each in read if isinstance(each, NewMessage)]
-    stored = iter(await house.broker.push(messages) if messages else [])
+    stored = iter(await house.broker.push_in_parts(messages))
     answers = [next(stored) if isinstance(each, NewMessage) else Refused(each) for each in read]
     return reply([_result(*each) for each in enumerate(zip(items, read, answers, strict=True))], CREATED)
 

@@ -6,8 +6,9 @@ import secrets
 
 import msgspec
 
+from qo.broker.gather import parts_of
 from qo.core.errors import Invalid, RolledBack, TooLarge
-from qo.core.lease import KINDS_LIMIT, QUEUES_LIMIT, Claimed, Nothing, Undone, Unit, Want
+from qo.core.lease import KINDS_LIMIT, QUEUES_LIMIT, THEN_LIMIT, Claimed, Nothing, Undone, Unit, Want
 from qo.core.message import check_priority
 from qo.server.house import House
 from qo.server.request import EMPTY, Request, Response, reply
@@ -29,8 +30,8 @@ from qo.wire.settling import (
     write_settled,
 )
 
-THEN_LIMIT = 16
-"""Claims that a settle makes in its commit."""
+EXTEND_LIMIT = 2000
+"""Leases that are extended in one commit."""
 ASK_AGAIN = b"qo-ask-again"
 OWNER_LIMITED = b"qo-owner-limited"
 
@@ -79,7 +80,7 @@ def _allow(request: Request, body: WantBody) -> None:
 
 
 async def _answer(house: House, request: Request, body: ClaimBody) -> Response:
-    want = read_want(body, secrets.token_hex(16))
+    want = house.limited(read_want(body, secrets.token_hex(16)))
     answer = await (_wait(house, request, body, want) if body.wait else _ask(house, request, want))
     if isinstance(answer, Nothing):
         return _nothing(answer)
@@ -116,7 +117,7 @@ async def settle(house: House, request: Request) -> Response:
     for want in body.then:
         _allow(request, want)
     items = [read_settlement(each) for each in body.items]
-    wants = [read_want(each, secrets.token_hex(16)) for each in body.then]
+    wants = [house.limited(read_want(each, secrets.token_hex(16)), len(body.then)) for each in body.then]
     if wants:
         with request.while_here():
             settled, claimed = await house.broker.settle(items, wants)
@@ -146,7 +147,8 @@ async def extend(house: House, request: Request) -> Response:
     house.check_count("started", [place for each in body.leases for place in each.started])
     await house.check_leases(request, [], [each.token for each in body.leases])
     extensions = [read_extension(each) for each in body.leases]
-    held = await house.broker.extend(extensions)
+    parts = parts_of(extensions, lambda _: 1, EXTEND_LIMIT)
+    held = [each for part in parts for each in await house.broker.extend(part)]
     house.streams.extended(extensions, held)
     return reply(ExtendReply([write_held(each) for each in held]))
 

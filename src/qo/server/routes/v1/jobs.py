@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import UNSET
 
-from qo.core.errors import Closed, NotFound, TimedOut
+from qo.core.errors import Closed, NotFound, TimedOut, TooLarge
 from qo.core.message import MessageId, checked_id
 from qo.core.names import DEFAULT_GROUP, checked_name
 from qo.core.outcome import Job, JobState
@@ -15,6 +15,7 @@ from qo.server.router import ACT, FOLLOW, LOOK, Route
 from qo.server.routes.v1.pages import Page, checked_limit
 from qo.wire.claims import DEFAULT_TIMEOUT_MS
 from qo.wire.jobs import (
+    CANCEL_LIMIT,
     CancelBody,
     CanceledOne,
     CanceledReply,
@@ -111,6 +112,8 @@ async def cancel(house: House, request: Request) -> Response:
 async def cancel_many(house: House, request: Request) -> Response:
     body = request.read(_cancel)
     ids = _ids(house, body.ids)
+    if len(ids) > CANCEL_LIMIT:
+        raise TooLarge("ids", f"must be at most {CANCEL_LIMIT}, not {len(ids)}")
     request.allow(ACT, None)
     group = checked_name("group", body.group)
     answers = await house.broker.admin.cancel(ids, group, nonce=request.nonce) if ids else []

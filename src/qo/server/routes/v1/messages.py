@@ -8,7 +8,7 @@ from http import HTTPStatus
 import msgspec
 
 from qo.core.errors import Invalid
-from qo.core.message import PRODUCER, MessageId, NewMessage, Refused, Stored, id_text
+from qo.core.message import PRODUCER, MessageId, NewMessage, Pushed, Refused, Stored, id_text
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import PRODUCE, Route
@@ -67,11 +67,17 @@ async def _push_one(house: House, request: Request, body: MessageBody) -> Respon
 async def _push_all(house: House, request: Request, bodies: Sequence[MessageBody], queue: str | None) -> Response:
     house.check_count("messages", bodies)
     messages = read_messages(house, request, bodies, queue)
-    if request.nonce is not None:
-        house.check_keys(messages)
-    answers = await house.broker.push(messages, request.nonce) if messages else []
+    answers = await _pushed(house, messages, request.nonce) if messages else []
     refused = any(isinstance(answer, Refused) for answer in answers)
     return reply(PushReply(write_pushed(answers)), HTTPStatus.OK if refused else HTTPStatus.CREATED)
+
+
+async def _pushed(house: House, messages: Sequence[NewMessage], nonce: str | None) -> Sequence[Pushed]:
+    """In one commit, if a nonce stands for all of them."""
+    if nonce is None:
+        return await house.broker.push_in_parts(messages)
+    house.check_keys(messages)
+    return await house.broker.push(messages, nonce)
 
 
 def stamped(message: NewMessage, producer: str | None) -> NewMessage:

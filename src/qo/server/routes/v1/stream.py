@@ -95,7 +95,7 @@ async def _go_on(
             await _wait_for_room(stream, now, send)  # the next round checks the token
             continue
         body.messages = min(terms.messages, room)
-        want = read_want(body, secrets.token_hex(16))
+        want = house.limited(read_want(body, secrets.token_hex(16)))
         answer = await _claim(house, request, want, terms.priority, send)
         answer = await house.still_theirs(request, [request.queue], answer)
         if isinstance(answer, Claimed):

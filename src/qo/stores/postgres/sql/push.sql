@@ -63,7 +63,9 @@ BEGIN
         due_at = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < 100 THEN h.entered + make_interval(secs => c.hold)
                       WHEN c.keyed THEN h.expires END
     FROM unnest(p_lanes, p_kinds, p_priorities, p_entered, p_expires) AS h (lane, kind, priority, entered, expires)
-    WHERE c.id = ANY (v_idle) AND c.lane_id = h.lane;
+    -- Lane by lane, by an index on lanes: looking for each lane among all cursors would take the square of their number.
+    CROSS JOIN LATERAL (SELECT k.id FROM qo.cursors k WHERE k.lane_id = h.lane OFFSET 0) i
+    WHERE i.id = ANY (v_idle) AND c.id = i.id;
     RETURN cardinality(v_idle);
 END $$;
 
@@ -107,11 +109,13 @@ BEGIN
     INTO v_tails, v_entered FROM unnest(v_lanes) WITH ORDINALITY AS u (lane, n)
     CROSS JOIN LATERAL (SELECT * FROM qo.lanes x WHERE x.id = u.lane LIMIT 1) l
     LEFT JOIN LATERAL (SELECT m."offset", m.entered_at FROM qo.messages m WHERE m.lane_id = u.lane ORDER BY m."offset" DESC LIMIT 1) t ON true;
+    -- Sorted, so that all are looked for before one is written: each would read past what was written for those before it.
     INSERT INTO qo.id_runs (first, last, lane_id, "offset")
     SELECT r.first, r.last, v_lanes[r.lane], v_tails[r.lane] + r.start
     FROM unnest(p_run_lanes, p_run_firsts, p_run_lasts, p_run_starts) AS r (lane, first, last, start)
     WHERE NOT EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= r.last ORDER BY i.first DESC LIMIT 1) b
                       WHERE b.last >= r.first)
+    ORDER BY r.first
     ON CONFLICT DO NOTHING;
     GET DIAGNOSTICS v_limit = ROW_COUNT;
     IF v_limit < cardinality(p_run_firsts) THEN RAISE unique_violation USING MESSAGE = 'qo: known id'; END IF;
@@ -461,7 +465,8 @@ BEGIN
         ), placed AS (
             INSERT INTO qo.id_runs (first, last, lane_id, "offset") SELECT p_ids[c.n], p_ids[c.n], c.lane, c.place FROM coming c
             WHERE NOT EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= p_ids[c.n] ORDER BY i.first DESC LIMIT 1) b
-                              WHERE b.last >= p_ids[c.n]) RETURNING 1
+                              WHERE b.last >= p_ids[c.n])
+            ORDER BY p_ids[c.n] RETURNING 1
         ), written AS (
             INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, headers, created_at, entered_at)
             SELECT c.lane, c.place, p_ids[c.n], p_kinds[c.n], p_priorities[c.n], p_payloads[c.n], p_headers[c.n], v_now, c.entered FROM coming c

@@ -577,23 +577,28 @@ DECLARE
     v_now timestamptz;
     v_token text;
     v_seconds double precision;
+    v_said jsonb := (SELECT jsonb_object_agg(g.place, g.offsets) FROM (     -- what has started, by token and lane
+        SELECT s.t || ' ' || s.l AS place, jsonb_agg(s.o) AS offsets
+        FROM unnest(p_started_tokens, p_started_lanes, p_started_offsets) AS s (t, l, o) GROUP BY 1) g);
     v_started jsonb;
     v_offset bigint;
     q qo.queues;
     e qo.leases;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
-    PERFORM FROM qo.leases l WHERE l.token = ANY (p_tokens) AND l.ended_at IS NULL ORDER BY l.token, l.lane_id FOR UPDATE;
+    PERFORM FROM qo.leases l WHERE l.token = ANY (p_tokens) ORDER BY l.token, l.lane_id FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());
     FOR number, v_token, v_seconds IN SELECT x.n, x.t, x.s FROM unnest(p_tokens, p_seconds) WITH ORDINALITY AS x (t, s, n) LOOP
         SELECT greatest(max(l.expires_at), v_now + make_interval(secs => v_seconds)), count(*)::integer INTO expires_at, held
-        FROM qo.leases l WHERE l.token = v_token AND l.ended_at IS NULL AND l.expires_at > v_now;
+        -- By the token first: an index on all live leases would be read for each.
+        FROM (SELECT * FROM qo.leases x WHERE x.token = v_token OFFSET 0) l WHERE l.ended_at IS NULL AND l.expires_at > v_now;
         CONTINUE WHEN held = 0;
         canceled_lanes := '{}'; canceled_offsets := '{}';
-        FOR e IN SELECT * FROM qo.leases l WHERE l.token = v_token AND l.ended_at IS NULL AND l.expires_at > v_now ORDER BY l.lane_id LOOP
+        FOR e IN SELECT * FROM (SELECT * FROM qo.leases x WHERE x.token = v_token OFFSET 0) l
+                WHERE l.ended_at IS NULL AND l.expires_at > v_now ORDER BY l.lane_id LOOP
             v_started := e.started;
-            FOR v_offset IN SELECT s.o FROM unnest(p_started_tokens, p_started_lanes, p_started_offsets) AS s (t, l, o)
-                    WHERE s.t = v_token AND s.l = e.lane_id AND NOT coalesce(e.started ? s.o::text, false) LOOP
+            FOR v_offset IN SELECT o::bigint FROM jsonb_array_elements_text(v_said -> (v_token || ' ' || e.lane_id)) o
+                    WHERE NOT coalesce(e.started ? o, false) LOOP
                 v_started := coalesce(v_started, '{}') || jsonb_build_object(v_offset::text, v_now);
                 SELECT k.* INTO STRICT q FROM qo.queues k JOIN qo.lanes l ON l.queue_id = k.id WHERE l.id = e.lane_id;
                 PERFORM qo.note_event(q, e.group_id, e.lane_id, v_offset, 'running', coalesce(e.owner, ''), v_now);
