@@ -506,3 +506,20 @@ class TestSync:
         with pytest.raises(qo.Closed):
             queue.push(1)
         client.close()
+
+
+async def test_a_list_has_as_many_as_were_asked_for_however_large_they_are():
+    """A store answers page by page, each no more than a budget of bytes."""
+    async with qo.connect("sqlite://:memory:") as client:
+        queue = client.queue("q")
+        for number in range(20):
+            await queue.push(f"{number}" + "x" * 1_000_000)
+        found = await queue.jobs(limit=18)
+        assert [job.payload[:3] for job in found] == [
+            f'"{number}'.encode()[:3].ljust(3, b"x") for number in range(19, 1, -1)
+        ]
+        assert len(await queue.jobs(limit=1000)) == 20
+        while deliveries := await queue.claim(8):
+            for each in deliveries:
+                await each.bury("no")
+        assert len(await queue.dead.list(limit=1000)) == 20

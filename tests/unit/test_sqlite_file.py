@@ -7,6 +7,9 @@ import multiprocessing
 import os
 import shutil
 import sqlite3
+import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -18,6 +21,7 @@ from qo.core.errors import Forbidden, Incompatible, StoreFull, Unavailable
 from qo.stores.sqlite import schema
 from qo.stores.sqlite.engine import SqliteEngine, options_of
 from qo.stores.sqlite.schema import Migration
+from qo.testing.clock import ManualClock
 from tests.conformance.saying import claim, done, message, messages, payloads, settle
 
 
@@ -159,6 +163,80 @@ async def test_a_full_disk_fails_the_push_and_nothing_is_half_written(path):
     assert rest.count(b"x") == rest.count(b"y") == (jobs.ready - 1) // 2
     assert rest.count(b"a") == 1
     await store.close()
+
+
+LIMITED = """
+import asyncio, resource, signal, sys
+sys.path.insert(0, sys.argv[2])
+from qo.core.errors import StoreFull
+from qo.stores.sqlite.engine import SqliteEngine
+from tests.conformance.saying import claim, message, messages
+
+async def main(path):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    store = await SqliteEngine.open(path)
+    await store.push(messages(3))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+    try:
+        await store.push([message(payload=b"x" * 500_000) for _ in range(20)])
+    except StoreFull as error:
+        print("full:", error)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await store.push(messages(1))
+    print("stored:", len(await claim(store)))
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+def test_a_file_that_a_limit_of_the_process_ends_is_a_full_store(path):
+    """`ulimit -f`: to SQLite an I/O error like any other."""
+    repository = str(Path(__file__).parents[2])
+    command = [sys.executable, "-c", LIMITED, path, repository]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert "full: " in done.stdout, done.stderr
+    assert "stored: 4" in done.stdout
+
+
+async def test_the_file_and_those_beside_it_are_their_owner_s_alone(path):
+    before = os.umask(0)
+    try:
+        store = await SqliteEngine.open(path)
+    finally:
+        os.umask(before)
+    await store.push(messages(1))
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in Path(path).parent.iterdir()}
+    await store.close()
+    assert modes == {"qo.db": 0o600, "qo.db-wal": 0o600, "qo.db-shm": 0o600}
+
+
+async def test_a_file_that_is_there_keeps_its_mode(path):
+    Path(path).touch(mode=0o640)
+    Path(path).chmod(0o640)
+    store = await SqliteEngine.open(path)
+    await store.push(messages(1))
+    assert stat.S_IMODE(Path(path).stat().st_mode) == 0o640, "an operator may want a group to read it"
+    await store.close()
+
+
+async def test_the_file_gives_space_back_when_messages_are_gone(path):
+    clock = ManualClock()
+    store = await SqliteEngine.open(path, clock=clock.now)
+    for _ in range(10):
+        await store.push([message(payload=os.urandom(100_000)) for _ in range(20)])
+    while taken := await claim(store, messages=1000):
+        await settle(store, *map(done, taken))
+    full = await pages(store)
+    while (again := await store.tidy()) is not None:
+        clock.move_to(max(again, clock.now()))
+    assert await pages(store) < full / 4
+    assert (await store.health()).problems == ()
+    await store.close()
+
+
+async def pages(store: SqliteEngine) -> int:
+    """Asked of the store itself: closing a file that is opened a second time here would end the store's locks."""
+    return await store._writer.do("look", lambda tx: int(tx.value("PRAGMA page_count")))
 
 
 async def test_a_file_locked_by_someone_else_is_unavailable_not_lost(path, monkeypatch):

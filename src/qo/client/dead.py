@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from qo.client.front import Front
+from qo.client.paging import paged
 from qo.core.message import MessageId, checked_id, id_text
 from qo.core.outcome import DeadLetter
 
@@ -18,7 +20,7 @@ class DeadLetters:
 
     async def list(self, *, after: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
         """Oldest first."""
-        return await self.front.inspect.dead(self.queue, self.group, after, limit)
+        return await paged(partial(self.front.inspect.dead, self.queue, self.group), after, limit)
 
     async def retry(self, *ids: str) -> Sequence[str]:
         """Push these again (none named: up to a thousand of them), addressed to this group alone. Their new ids."""

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Self, overload
 
 from qo.client import consume
@@ -16,6 +17,7 @@ from qo.client.delivery import Delivery
 from qo.client.front import Front
 from qo.client.job import JobHandle
 from qo.client.outgoing import Message, addressed
+from qo.client.paging import paged
 from qo.client.steps import NO_OPTIONS, Length, Options, Steps
 from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Start, read_start
@@ -332,4 +334,4 @@ class Queue(Steps):
     ) -> Sequence[Job]:
         """Newest first."""
         only = None if state is None else read_state(state)
-        return await self.front.inspect.list_jobs(self.name, only, before, limit)
+        return await paged(partial(self.front.inspect.list_jobs, self.name, only), before, limit)
