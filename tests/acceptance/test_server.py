@@ -306,6 +306,25 @@ def test_several_processes_share_a_port(tmp_path, shared):
         assert "serving processes died" in server.said()
 
 
+def test_serving_processes_end_with_their_parent_and_free_the_port(tmp_path, shared):
+    with Serving(tmp_path, "--store", shared, "--workers", "2") as server:
+        children: set[int] = set()
+        while len(children) < 2:
+            children = set(_children(server.process.pid))
+            time.sleep(0.01)
+        assert call(f"{server.url}/v1/queues/q/messages", {"payload": 1})[0] == 201
+        server.process.kill()
+        server.process.wait()
+        deadline = time.monotonic() + 60
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            assert time.monotonic() < deadline, "they hold the port"
+            time.sleep(0.01)
+        assert "the supervisor is gone" in server.said()
+        port = int(server.url.rpartition(":")[2])
+        with Serving(tmp_path, "--store", shared, "--port", str(port), name="next") as after:
+            assert call(f"{after.url}/v1/queues/q/depth")[1]["ready"] == 1
+
+
 def _children(process: int) -> list[int]:
     """Serving processes; not the one that minds what multiprocessing shares."""
     return [int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit() and _serves_for(each, process)]

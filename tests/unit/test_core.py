@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qo.broker.ids import COUNTER_LIMIT, Ids
+from qo.core.access import Token, token_parts
 from qo.core.errors import Invalid, TooLarge
 from qo.core.fate import Again, Back, Canceled, Completed, Dead, Run, Standing, fate_of_loss, fate_of_report, judge_run
 from qo.core.lane import Filter, Start, StartAt, read_start
 from qo.core.lease import Bury, Complete, Fail, Release
 from qo.core.message import Dedupe, MessageId, NewMessage, checked_id, id_text, message_ids, runs_of_ids
-from qo.core.names import KEY_LIMIT, NAME_LIMIT, checked_key, checked_name, namespace_and_task
+from qo.core.names import KEY_LIMIT, NAME_LIMIT, checked_key, checked_name, checked_schema, namespace_and_task
 from qo.core.polling import GroupBackoff, PollingStrategy
 from qo.core.queue import QueueSettings
 from qo.core.retry import RetryPolicy
@@ -295,3 +296,18 @@ def test_ids_begin_anew_before_their_counter_is_full():
     last = ids.take(2)
     assert len(set(last)) == 2
     assert runs_of_ids(last)[0][2] == 2
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n", "\x00", "\u2028"])
+def test_a_name_with_something_behind_it_is_another_name(ending):
+    for checked in (
+        lambda: checked_name("queue", "orders" + ending),
+        lambda: checked_key("key", "customer-7" + ending),
+        lambda: checked_schema("schema", "qo" + ending),
+        lambda: checked_id("id", "018bcfe5-6800-7000-8000-020000000000" + ending),
+        lambda: Token(id="0" * 12 + ending, name="t", digest=b"", scopes=("read",), prefixes=(), created_at=NOW),
+    ):
+        with pytest.raises(Invalid):
+            checked()
+    assert token_parts("qo_" + "0" * 12 + "_" + "0" * 64) is not None
+    assert token_parts("qo_" + "0" * 12 + "_" + "0" * 64 + ending) is None

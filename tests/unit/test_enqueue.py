@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import asyncpg
 import psycopg
@@ -186,3 +187,40 @@ async def test_a_dedupe_key_held_under_a_lease_that_ran_out_stands_in_nobodys_wa
 def test_another_object_is_refused():
     with pytest.raises(qo.Invalid, match="connection: must be a connection of asyncpg, psycopg 3 or SQLAlchemy"):
         qo.enqueue(object(), "mail", 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "says"),
+    [
+        ('{"qo-sealed": "x"}', "for qo itself"),
+        ('{"qo-anything": "x"}', "for qo itself"),
+        ('{"a": 1}', "an object of texts"),
+        ('{"a": null}', "an object of texts"),
+        ('{"a": {"b": "c"}}', "an object of texts"),
+        ('["a"]', "an object of texts"),
+        ('"a"', "an object of texts"),
+        ("1", "an object of texts"),
+    ],
+)
+async def test_sql_pushes_no_headers_that_a_client_could_not(place, server, headers, says):
+    queue, schema = place
+    connection = await asyncpg.connect(server.url)
+    with pytest.raises(asyncpg.InvalidParameterValueError, match=says):
+        await connection.execute(f"SELECT {schema}.push('mail', '1', headers => $1::jsonb)", headers)
+    many = {f"h{number}": "x" for number in range(65)}
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="at most 64"):
+        await connection.execute(f"SELECT {schema}.push('mail', '1', headers => $1::jsonb)", json.dumps(many))
+    assert await got(queue) == []
+    await connection.execute(f"SELECT {schema}.push('mail', '1', headers => $1::jsonb)", '{"a": "b"}')
+    await connection.execute(f"SELECT {schema}.push('mail', '2', headers => NULL)")
+    await connection.close()
+    assert sorted(await got(queue)) == [1, 2]
+
+
+async def test_sql_cannot_push_what_it_cannot_seal(place, server):
+    queue, schema = place
+    await queue.configure(encrypt=True)
+    connection = await asyncpg.connect(server.url)
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="seals its payloads"):
+        await connection.execute(f"SELECT {schema}.push('mail', '1')")
+    await connection.close()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hmac
-import sqlite3
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -119,14 +119,18 @@ class Vault:
     def change(self, id: bytes, **columns: Any) -> None:
         """Write into the row of a message, whatever qo thinks of that."""
         if self._is_file:
-            connection = sqlite3.connect(self._path)
             said = ", ".join(f"{name} = ?" for name in columns)
-            with connection:
-                connection.execute(f"UPDATE messages SET {said} WHERE id = ?", [*columns.values(), id])
-            connection.close()
+            self._ask(f"UPDATE messages SET {said} WHERE id = ?", *columns.values(), id)
             return
         said = ", ".join(f"{name} = {self._quoted(value)}" for name, value in columns.items())
         self._database.psql(f"UPDATE {self._address.schema}.messages SET {said} WHERE id = '{id.hex()}'")
+
+    def _ask(self, sql: str, *values: Any) -> list[Any]:
+        connection = apsw.Connection(str(self._path))
+        try:
+            return connection.execute(sql, values).fetchall()
+        finally:
+            connection.close()
 
     def _quoted(self, value: Any) -> str:
         if value is None:
@@ -135,9 +139,7 @@ class Vault:
 
     def stored(self, id: bytes) -> tuple[bytes, str]:
         if self._is_file:
-            connection = sqlite3.connect(self._path)
-            found = connection.execute("SELECT payload, headers FROM messages WHERE id = ?", [id]).fetchone()
-            connection.close()
+            [found] = self._ask("SELECT payload, headers FROM messages WHERE id = ?", id)
             return found
         said = self._database.psql(
             f"SELECT encode(payload, 'hex'), headers FROM {self._address.schema}.messages WHERE id = '{id.hex()}'"
