@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: run demo test check soak bench clean lock
+.PHONY: run demo test check soak bench clean lock audit
 
 run: $(READY)            ## set up and serve an embedded store on port 6632
 	$(BIN)/qo serve
@@ -34,9 +34,16 @@ bench: $(READY)          ## ratios against peers and limits, from one run
 clean:
 	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
-lock:                    ## write the lock anew (needs uv)
-	uv pip compile pyproject.toml --all-extras --group dev --universal --python-version 3.11 --generate-hashes \
-		--no-header --no-annotate -o requirements.lock
+LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+
+lock:                    ## write the locks anew (needs uv): all of it, and what a server needs
+	$(LOCK) --all-extras --group dev -o requirements.lock
+	$(LOCK) --extra server --extra http --extra postgres --group build -c requirements.lock -o deploy/requirements.lock
+
+audit: $(READY)          ## look the locked versions up among known vulnerabilities (needs the network)
+	$(PYTHON) -m venv build/audit
+	build/audit/bin/pip install --quiet --disable-pip-version-check pip-audit
+	build/audit/bin/pip-audit --require-hashes --disable-pip -r requirements.lock
 
 $(READY): pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
