@@ -29,6 +29,8 @@ LINGER_SECONDS = 5.0
 LINGER_BYTES = 64 * 1024 * 1024
 """For how long, and how much, a client that was answered before it had said all is heard out."""
 LOG_SECONDS = 10.0
+JOINED_BYTES = 64 * 1024
+"""A longer body is written by itself: joining would copy it."""
 MOST_PIPELINED = 20
 """Requests that a client may send without waiting for an answer."""
 
@@ -282,9 +284,12 @@ class Answering:
         if not cycle.keep_alive:
             parts.append(b"connection: close\r\n")
         parts.append(b"\r\n")
-        if cycle.scope["method"] != "HEAD":
+        apart = len(body) > JOINED_BYTES
+        if cycle.scope["method"] != "HEAD" and not apart:
             parts.append(body)
         cycle.transport.write(b"".join(parts))
+        if cycle.scope["method"] != "HEAD" and apart:
+            cycle.transport.write(body)
         cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:

@@ -24,6 +24,8 @@ STREAM_WAIT = timedelta(hours=1)
 BEAT_SECONDS = 15
 """A comment is sent after so long without a message, so that nobody in between takes the line for dead."""
 DEFAULT_WINDOW = 100
+STREAM_BYTES = 2 * 1024 * 1024
+"""Of one claim for a stream: while it is sent, the next one is made already."""
 
 log = logging.getLogger("qo.server")
 
@@ -53,6 +55,7 @@ async def stream(house: House, request: Request) -> Streaming:
         messages=terms.messages,
         lease_seconds=terms.lease_seconds,
         auto_settle=terms.auto_settle,
+        max_bytes=STREAM_BYTES,
     )
     if not 1 <= terms.window <= CLAIM_LIMIT:
         raise Invalid("window", f"must be from 1 to {CLAIM_LIMIT}, not {terms.window}")
