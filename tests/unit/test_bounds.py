@@ -163,6 +163,18 @@ async def test_streams_of_one_client_are_limited():
         await waiting(running, 0)
 
 
+async def test_an_empty_line_does_not_hold_a_connection():
+    async with opened(limits=LimitSettings(request_seconds=0.1, keep_alive_seconds=0.2)) as (running, _):
+        reader, writer = await connection(running)
+        writer.write(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 200")
+        writer.write(b"\r\n")
+        async with asyncio.timeout(10):
+            while running.connections:
+                await asyncio.sleep(0.01)
+        writer.close()
+
+
 # Slow clients
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,7 +15,7 @@ import qo
 from qo.broker.broker import Broker
 from qo.client.client import Client
 from qo.core.errors import Forbidden
-from qo.core.lease import Unit
+from qo.core.lease import Delivered, Unit
 from qo.core.message import Dedupe
 from qo.stores.opening import migrate
 from qo.stores.postgres.address import read_address
@@ -131,6 +132,42 @@ async def test_a_worker_claims_settles_and_is_known(installation):
     for statement in ("DELETE FROM qo.messages", "UPDATE qo.queues SET paused = true", "SELECT * FROM qo.tokens"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await installation.say("worker", statement)
+
+
+async def test_a_worker_takes_over_what_another_lost_and_what_is_to_be_tried_again(installation):
+    async with installation.opened("producer") as producer:
+        await producer.push([*messages(2), message(key="k"), message(delay=timedelta(milliseconds=50))])
+    async with installation.opened("worker") as store:
+        taken = await claim(store, lease=timedelta(milliseconds=200))
+        keyed = [each for each in taken if each.key is not None]
+        await settle(store, *(failed(each, after=0.1) for each in keyed))
+        again: list[Delivered] = []
+        async with asyncio.timeout(30):
+            while len(again) < 4:
+                again += await claim(store)
+                await asyncio.sleep(0.01)
+        assert sum(each.attempt == 2 for each in again) == 1
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "qo.tidy_lanes(100, 1000, now() + interval '10 years')",
+        "qo.tidy_rest(1000, now() + interval '10 years')",
+        "qo.lapse_over('018bcfe5-6800-7000-8000-020000000000', NULL, now() + interval '10 years')",
+        "qo.lapse('{1}', 100, NULL, now() + interval '10 years')",
+        "qo.enter_due('orders', 100, now() + interval '10 years')",
+        "qo.extend('{}', '{}', '{}', '{}', '{}', now() + interval '10 years')",
+    ],
+)
+async def test_what_time_it_is_is_not_for_a_role_to_say(installation, call):
+    async with installation.opened("owner") as owner:
+        await owner.push(messages(2))
+    for role in ("producer", "worker"):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await installation.say(role, f"SELECT {call}")
+    async with installation.opened("owner") as owner:
+        assert (await owner.depth(ORDERS, "default")).ready == 2
 
 
 async def test_a_server_does_everything_but_change_the_schema(installation):

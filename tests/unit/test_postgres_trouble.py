@@ -422,6 +422,32 @@ async def test_a_default_that_changes_while_qo_runs_is_noticed(server, url):
             server.psql("SELECT pg_reload_conf()")
 
 
+async def test_calls_that_meet_another_default_together_all_go_on(server, url):
+    async with opened(url, pool=4) as store:
+        await asyncio.gather(*(store.push(messages(1)) for _ in range(4)))
+        for connection in store.pool._free:
+            await connection.execute("SET default_transaction_isolation = 'repeatable read'")
+        assert len(store.pool._free) > 1
+        answers = await asyncio.gather(*(store.push(messages(1)) for _ in range(4)))
+        assert len(answers) == 4
+
+
+async def test_a_call_that_waits_for_a_connection_gets_its_turn(url):
+    async with opened(url, pool=1, wake="poll") as store:
+        going_on = True
+
+        async def busy() -> None:
+            while going_on:
+                await store.pool.call(lambda _, __: asyncio.sleep(0))
+
+        loops = [asyncio.create_task(busy()) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        assert await asyncio.wait_for(store.value("look", "SELECT 1"), 10) == 1
+        going_on = False
+        await asyncio.gather(*loops)
+        assert (store.pool._called, len(store.pool._free)) == (0, 1)
+
+
 # Answers that are too large
 
 

@@ -174,6 +174,32 @@ async def test_a_parked_poll_of_a_revoked_token_gets_nothing(guarded, monkeypatc
         await delivery.complete()
 
 
+async def test_a_client_that_hangs_up_while_its_token_is_checked_leaves_nothing_leased(guarded, monkeypatch):
+    _, text = await guarded.tokens.create("c", ["consume"])
+    admin = await made(guarded, "admin")
+    honest, checking, go_on = guarded.house.gate.identify, asyncio.Event(), asyncio.Event()
+    waiting = asyncio.create_task(ask(guarded, "POST", "/v1/queues/q/claim?wait=true", **bearer(text)))
+    while guarded.house.broker.waiting < 1:
+        await asyncio.sleep(0.001)
+
+    async def slow(headers: Any) -> Any:
+        if text.encode() in headers.get(b"authorization", b""):
+            checking.set()
+            await go_on.wait()
+        return await honest(headers)
+
+    monkeypatch.setattr(guarded.house.gate, "identify", slow)
+    await ask(guarded, "POST", "/v1/queues/q/messages", {"payload": 1}, **bearer(admin))
+    await asyncio.wait_for(checking.wait(), 10)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    async with asyncio.timeout(10):
+        while (await guarded.house.broker.inspect.depth("q", "default")).leased:
+            await asyncio.sleep(0.005)
+    [delivery] = await qo.Client(guarded.house.broker).queue("q").claim()
+    assert delivery.attempt == 1
+
+
 async def test_a_parked_poll_of_a_token_that_expires_gets_nothing(guarded):
     _, text = await guarded.tokens.create("c", ["consume"], lasts=timedelta(milliseconds=300))
     admin = await made(guarded, "admin")

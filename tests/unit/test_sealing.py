@@ -14,6 +14,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from qo.core.errors import Incompatible, Invalid
+from qo.core.lease import Nothing
 from qo.core.message import SEALED, id_text
 from qo.core.queue import QueueSettings
 from qo.stores.postgres.address import read_address
@@ -21,7 +22,7 @@ from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sealing import SealingKey, Stored, Unreadable, key_of, new_key, opened, read_key, sealed
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.stores.store import Engine
-from tests.conformance.saying import ORDERS, claim, done, failed, message, messages, new_id, payloads, settle
+from tests.conformance.saying import ORDERS, claim, done, failed, message, messages, new_id, payloads, settle, want
 from tests.postgres import Server, new_schema
 
 SECRET = b'{"card": "4111-1111-1111-1111"}'
@@ -125,6 +126,13 @@ class Vault:
         said = ", ".join(f"{name} = {self._quoted(value)}" for name, value in columns.items())
         self._database.psql(f"UPDATE {self._address.schema}.messages SET {said} WHERE id = '{id.hex()}'")
 
+    def make_newer(self, id: bytes) -> None:
+        """By an hour: where pushes are made beside a configure, some do not see it yet, and are given time."""
+        if not self._is_file:
+            self._database.psql(
+                f"UPDATE {self._address.schema}.messages SET created_at = created_at + '1 hour' WHERE id = '{id.hex()}'"
+            )
+
     def _ask(self, sql: str, *values: Any) -> list[Any]:
         connection = apsw.Connection(str(self._path))
         try:
@@ -215,6 +223,7 @@ async def test_a_payload_that_is_not_sealed_is_refused_where_the_queue_is(vault)
     new = message(payload=b"new")
     await store.push([new])
     vault.change(new.id, payload=b"planted", headers=None)
+    vault.make_newer(new.id)
     assert payloads(await claim(store)) == [b"old"], "what was there before the queue was sealed is as it was"
     while not (letters := await store.dead(ORDERS, None, None, 10)):
         assert await claim(store) == []
@@ -248,6 +257,24 @@ async def test_a_process_without_the_operator_s_key_buries_nothing(vault):
     taken = await claim(having)
     assert payloads(taken) == [SECRET, SECRET]
     assert {each.attempt for each in taken} == {1}
+    await without.close()
+    await having.close()
+
+
+async def test_whoever_claims_beside_one_that_lacks_a_key_is_served(vault):
+    without = await vault.open()
+    await without.configure(ORDERS, SEALED_QUEUE)
+    having = await vault.open(KEY)
+    await without.push([message("plain", b"1"), message("plain", b"2")])
+    await having.push([message(payload=SECRET)])
+    [held] = await claim(without, "plain", messages=1)
+    wants = [want("plain", named=True), want(ORDERS, named=True)]
+    answers, claims = await without.settle([done(held)], wants)
+    assert [each.answer for each in answers] == ["settled"], "what was settled stays settled"
+    assert payloads(list(claims[0].deliveries)) == [b"2"]
+    assert isinstance(claims[1], Nothing)
+    assert claims[1].ask_again is not None, "it looks again, later"
+    assert payloads(await claim(having)) == [SECRET]
     await without.close()
     await having.close()
 

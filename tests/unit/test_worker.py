@@ -8,7 +8,7 @@ import dataclasses
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.request import urlopen
 
 import pytest
@@ -599,6 +599,37 @@ def test_what_polling_costs():
     assert qo.monthly_cost(qo.PollingStrategy.adaptive(), 0.0)[0] == 518_400
     with pytest.raises(qo.Invalid):
         qo.monthly_cost(qo.PollingStrategy(), 2)
+
+
+async def test_a_settle_whose_answer_is_lost_is_made_again_and_claims_on(monkeypatch):
+    """The first was made; whoever repeats it brings other tokens for what it claims on."""
+    async with qo.connect("sqlite://:memory:") as client:
+        queue = client.queue("q")
+        worker = qo.Worker(queue)
+        ran: list[int] = []
+
+        @worker.task("short")
+        async def short(number: int) -> None:
+            ran.append(number)
+
+        front, lost = cast("Any", client.front), 0
+        honest = front.settle
+
+        async def settle(items, then=()):
+            nonlocal lost
+            answer = await honest(items, then)
+            if then and lost < 3:
+                lost += 1
+                raise qo.Unavailable("its answer was lost")
+            return answer
+
+        monkeypatch.setattr(front, "settle", settle)
+        await queue.push_many([qo.Message(number, kind="short") for number in range(200)])
+        async with working(worker, lease=timedelta(seconds=2), max_concurrent_tasks=20):
+            await until(lambda: len(set(ran)) == 200)
+        assert lost == 3
+        depth = await queue.depth()
+        assert (depth.leased, depth.dead) == (0, 0)
 
 
 # Leases that may have ended unnoticed

@@ -8,10 +8,11 @@ the store's clock, and is translated when it is heard (`Broker` gives `store_now
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+from qo.metrics.steady import steady_seconds
 
 
 class Timer(Protocol):
@@ -31,10 +32,10 @@ class SystemClock:
 
     def __init__(self) -> None:
         self._began = datetime.now(UTC)
-        self._began_at = time.monotonic()
+        self._began_at = steady_seconds()
 
     def now(self) -> datetime:
-        return self._began + timedelta(seconds=time.monotonic() - self._began_at)
+        return self._began + timedelta(seconds=steady_seconds() - self._began_at)
 
     def call_at(self, when: datetime, callback: Callable[[], None]) -> Timer:
         return _SystemTimer(self, when, callback)
@@ -59,8 +60,8 @@ class _SystemTimer:
         self._handle.cancel()
 
 
-LONGEST_SLEEP_SECONDS = 3600
-"""Event loops refuse to sleep for years; a far timer is set again in between."""
+LONGEST_SLEEP_SECONDS = 60
+"""A far timer is set again in between: an event loop's clock stands still while the machine sleeps, ours does not."""
 
 
 class StoreTimes:

@@ -42,6 +42,7 @@ class Gather(Generic[Q, A]):
         self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
         self._pumps: set[asyncio.Task[None]] = set()
         self._under_way = 0
+        self._generation = 0
         self._stall: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -106,13 +107,15 @@ class Gather(Generic[Q, A]):
 
     def _start(self) -> None:
         self._begin()
-        pump = asyncio.create_task(self._run())
+        self._generation += 1
+        pump = asyncio.create_task(self._run(self._generation))
         self._pumps.add(pump)
         pump.add_done_callback(self._pumps.discard)
 
-    async def _run(self) -> None:
+    async def _run(self, generation: int) -> None:
         try:
-            while batch := self._next_batch():
+            # One that was stalled leaves the rest to the one that was started in its place.
+            while (generation == self._generation or self._under_way == 1) and (batch := self._next_batch()):
                 await self._send_batch(batch)
         finally:
             self._end()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from qo.broker.gather import Gather, dealt_out, parts_of
 from qo.broker.measured import Measured
+from qo.core.errors import QueueFull, Unavailable
 from qo.core.message import NewMessage, Pushed
 
 COMMIT_WORK = 5000
@@ -41,7 +42,13 @@ class Pushes:
         """Store messages in as many commits as it takes, so that none keeps others waiting for long."""
         answers: list[Pushed] = []
         for part in parts_of(messages, work_of, COMMIT_WORK):
-            answers += await self._gather.ask(part)
+            try:
+                answers += await self._gather.ask(part)
+            except (Unavailable, QueueFull) as error:
+                if not answers:
+                    raise
+                told = f"{error}; the first {len(answers)} messages of {len(messages)} were stored"
+                raise type(error)(told) from error
         return answers
 
     async def close(self) -> None:

@@ -162,8 +162,9 @@ def _chosen(given: argparse.Namespace, configuration: Configuration) -> Worker:
     if given.store is not None:
         worker.where = given.store
     elif not isinstance(worker.where, Queue):
-        first = worker.where if isinstance(worker.where, str) else worker.where[0]
-        configuration = configuration.with_value("store", first, given.worker)
+        for url in [worker.where] if isinstance(worker.where, str) else worker.where:
+            configuration = configuration.with_value("store", url, given.worker)
+            _token(given, configuration)  # it goes to each of them
     worker.use(token=_token(given, configuration), encryption_key=configuration["encryption.key"])
     if given.queue:
         worker.queues = tuple(given.queue)

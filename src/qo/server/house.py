@@ -11,7 +11,7 @@ import msgspec
 
 from qo.broker.broker import Broker
 from qo.core.access import Scope
-from qo.core.errors import Invalid, QoError, Throttled, TooLarge
+from qo.core.errors import Invalid, Throttled, TooLarge
 from qo.core.lease import Claimed, Nothing, Want
 from qo.core.message import NewMessage
 from qo.server.gate import Gate
@@ -90,7 +90,7 @@ class House:
             return answer
         try:
             (await self.gate.identify(request.headers)).check(CONSUMER, queues)
-        except QoError:
+        except BaseException:  # also if the client hangs up just now
             self.broker.release(answer)
             raise
         return answer

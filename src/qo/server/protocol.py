@@ -132,8 +132,12 @@ class Patient(HttpToolsProtocol):
         self._silent_bytes = 0 if self._heard else self._silent_bytes + len(data)
         if self._silent_bytes > self.limits.header_bytes:  # a chunk's extension or a trailer that does not end
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        elif self._under_way and self._arriving is None:
-            self._expect()
+        elif self._arriving is None and (self._under_way or not self._answering()):
+            self._expect()  # what is not a request yet, as an empty line, must become one
+
+    def _answering(self) -> bool:
+        """Whether a request is being answered."""
+        return any(not cycle.response_complete for cycle in self._cycles)
 
     def _head_is_longer(self, data: bytes) -> bool:
         """The last piece may hold the end of the head and the beginning of a body."""

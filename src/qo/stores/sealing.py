@@ -19,7 +19,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -31,6 +31,8 @@ from qo.core.message import SEALED, NewMessage
 KEY_BYTES = 32
 NONCE_BYTES = 12
 KEY_ID_SHOWN = 40
+WITHOUT_KEY = timedelta(seconds=30)
+"""After so long a process looks again for messages that it had no key for."""
 
 
 class SealingKey(NamedTuple):

@@ -12,17 +12,11 @@ question. So a clock that is wrong, or is put back, costs a question and no more
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 
 from qo.core.lease import LeaseToken
-
-
-def steady_seconds() -> float:
-    """A clock that goes on while the process is stopped and, where the system has such a one, the machine sleeps."""
-    boot = getattr(time, "CLOCK_BOOTTIME", None)
-    return time.monotonic() if boot is None else time.clock_gettime(boot)
+from qo.metrics.steady import steady_seconds
 
 
 class LeaseEnds:

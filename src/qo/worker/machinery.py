@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from qo.client.front import Front
-from qo.core.errors import QoError
+from qo.core.errors import QoError, Unavailable
 from qo.core.lane import LaneId
 from qo.core.lease import (
     THEN_LIMIT,
@@ -266,7 +266,7 @@ class Machinery:
         if not items:
             return
         refill = 0 if self._stopping.is_set() else max(1, int(len(items) * self._factor()))
-        answers, claimed = await self._said(items, self._wants(refill))
+        answers, claimed = await self._said(items, refill)
         for each in known:
             self._drop(at(each.delivered))
         self._note(known, answers)
@@ -276,16 +276,22 @@ class Machinery:
         self._after_dropping()
 
     async def _said(
-        self, items: Sequence[Settlement], then: Sequence[Want]
+        self, items: Sequence[Settlement], refill: int
     ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
-        """Settle, however long that takes: what is not said in time is lost, and told so."""
+        """Settle, however long that takes: what is not said in time is lost, and told so.
+
+        Each try claims on under tokens of its own, because the one before may have been made; and after one that was
+        refused, it only settles.
+        """
         rest = FIRST_REST_SECONDS
         while True:
             try:
-                return await self._front.settle(items, then)
+                return await self._front.settle(items, self._wants(refill))
             except QoError as error:
                 if self._hurry.is_set():
                     return [], []
+                if not isinstance(error, Unavailable):
+                    refill = 0
                 log.warning("could not settle %d messages: %s; trying again in %.1f s", len(items), error, rest)
                 await asyncio.sleep(rest)
                 rest = min(rest * 2, LONGEST_REST_SECONDS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+UNSEALED_GRACE = timedelta(minutes=10)
+"""Pushes that are under way do not see yet that a queue seals its payloads: so long what is not sealed is delivered."""
 
 
 async def once(
@@ -99,7 +103,7 @@ async def reconfigure(
             if not known:
                 await connection.execute(engine.sql.create_queue, queue, now)
             before = QueueSettings().changed(json.loads(await connection.fetchval(engine.sql.lock_settings, queue)))
-            settings = before.configured(change(before if known else None), now)
+            settings = before.configured(change(before if known else None), now + UNSEALED_GRACE)
             rules = schema.rules_text(settings)
             overrides = json.dumps(settings.overrides())
             await connection.execute(engine.sql.configure, queue, overrides, rules, now, *settings.names(queue))

@@ -22,7 +22,7 @@ from qo.core.names import DEFAULT_GROUP
 from qo.stores.answers import used_token
 from qo.stores.postgres.pool import Connection, undone_on_error
 from qo.stores.postgres.push import lapsing, new_queue
-from qo.stores.sealing import Stored, UnknownKey, Unreadable, check_sealed, opened
+from qo.stores.sealing import WITHOUT_KEY, Stored, UnknownKey, Unreadable, check_sealed, opened
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
@@ -52,7 +52,7 @@ async def claim(engine: PostgresEngine, wants: Sequence[Want]) -> list[Claimed |
         rows = await engine.call("claim", partial(_claim, engine, wants, moved))
         signal = rows[0]["signal"] if rows else None
         if signal is None:
-            return await delivered(engine, rows, wants)
+            return await delivered(engine, rows, wants, alone=len(wants) == 1)
         more = await _make_way(engine, signal, wants)
         rounds += signal != "join"
         moved = more or rounds > PATIENT_ROUNDS
@@ -190,13 +190,19 @@ def _said(want: Want) -> dict[str, Any]:
     return said
 
 
-async def delivered(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Want]) -> list[Claimed | Nothing]:
-    """Each want's deliveries. What cannot be opened is buried, and whoever got nothing else claims again."""
+async def delivered(
+    engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Want], *, alone: bool = False
+) -> list[Claimed | Nothing]:
+    """Each want's deliveries. What cannot be opened is buried, and whoever got nothing else claims again.
+
+    What this process has not got the key for goes back. `alone`: one claim and nothing beside it, which is then told so
+    with an error; others are told that there is nothing for a while, and the log says why.
+    """
     await engine.keys.learn(engine, (text for row in rows for text in (row["ids"] and row["headers"]) or ()))
     found: list[list[Delivered]] = [[] for _ in wants]
     nothing: list[Nothing] = [Nothing(None)] * len(wants)
     aside: list[Aside] = []
-    missing: UnknownKey | None = None
+    missing: dict[int, UnknownKey] = {}
     for row in rows:
         number = row["want"]
         if row["ids"] is None:
@@ -210,23 +216,24 @@ async def delivered(engine: PostgresEngine, rows: Sequence[Any], wants: Sequence
                     taken, unread = opened_of(engine, taken, row["sealed_since"])
                     aside += unread
                 except UnknownKey as error:
-                    missing = error
+                    missing[number] = error
             for lane, key, queue in {(each.lane, each.key, each.queue) for each in taken}:
                 engine.afterwards.claimed(lane, None if key is None else queue)
             found[number] += taken
-    if missing is not None:  # another process may have that key
-        aside += [Aside(each, str(missing), bury=False) for own in found for each in own]
-        await _set_aside(engine, aside, wants)
-        raise missing
+    for number, lacking in missing.items():  # another process may have that key
+        aside += [Aside(each, str(lacking), bury=False) for each in found[number]]
+        found[number], nothing[number] = [], Nothing(engine.store_now() + WITHOUT_KEY)
     answers: list[Claimed | Nothing] = [
         Claimed(tuple(each)) if each else empty for each, empty in zip(found, nothing, strict=True)
     ]
     if not aside:
         return answers
     await _set_aside(engine, aside, wants)
+    if alone and missing:
+        raise missing[0]
     return [
-        await _claimed_instead(engine, want) if isinstance(answer, Nothing) else answer
-        for want, answer in zip(wants, answers, strict=True)
+        await _claimed_instead(engine, want) if isinstance(answer, Nothing) and number not in missing else answer
+        for number, (want, answer) in enumerate(zip(wants, answers, strict=True))
     ]
 
 
@@ -271,6 +278,8 @@ async def _set_aside(engine: PostgresEngine, aside: Sequence[Aside], wants: Sequ
     """Bury what cannot be read, and give back what comes after it in its run."""
     at_delivery = {want.token for want in wants if want.auto_settle}
     items = [each for each in aside if each.delivered.token not in at_delivery]
+    for said in {each.error for each in aside if not each.bury and each.delivered.token in at_delivery}:
+        log.error("messages that were settled at delivery cannot be delivered: %s", said)
     for each in aside:
         if not each.bury:
             continue

@@ -76,13 +76,15 @@ class Listener:
     async def verify(self) -> None:
         """Make sure that notifications still come. If not, listen anew; if that is in vain too, poll from now on."""
         async with self._opening:
-            if self.must_poll or not self.is_open or self._reconnecting is not None or await self._probe():
+            if self.must_poll or not self.is_open or self._is_reconnecting() or await self._probe():
+                return
+            if self._is_reconnecting():  # it was lost meanwhile: whoever brings it back asks for everything
                 return
             log.warning("notifications do not come any more, though the connection is there; listening anew")
-            await self._pool.call(self._listen_first)
-            if self._pool.address.wake == "auto" and not await self._probe():
+            await asyncio.wait([self._begin_reconnecting()])
+            if self._pool.address.wake == "auto" and not await self._probe() and not self._is_reconnecting():
                 await self._give_up_listening()
-        self._heard(EVERYTHING)
+                self._heard(EVERYTHING)
 
     async def keep(self, ids: Sequence[str]) -> bool:
         """Vouch for these workers, for as long as this session lasts; those that come after it do the same.
@@ -174,9 +176,18 @@ class Listener:
             self._heard(EVERYTHING)
 
     def _lost(self, connection: object) -> None:
-        if not self._closed and connection is self._connection and self._reconnecting is None:
+        if not self._closed and connection is self._connection:
             self._connection = None
+            self._begin_reconnecting()
+
+    def _is_reconnecting(self) -> bool:
+        return self._reconnecting is not None
+
+    def _begin_reconnecting(self) -> asyncio.Task[None]:
+        """One at a time, however it was noticed that nothing is heard any more."""
+        if self._reconnecting is None:
             self._reconnecting = asyncio.get_running_loop().create_task(self._reconnect())
+        return self._reconnecting
 
     async def _reconnect(self) -> None:
         rest = FIRST_REST_SECONDS

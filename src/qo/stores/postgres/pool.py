@@ -18,7 +18,6 @@ import asyncio
 import logging
 import random
 import socket
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import asyncpg
 
 from qo.core.errors import Closed, Incompatible, Invalid, Unavailable
+from qo.metrics.steady import steady_seconds
 from qo.stores.postgres.address import Address
 from qo.stores.postgres.failures import DEMOTED, LOST, RETRIED, translated
 
@@ -62,13 +62,13 @@ class ServerClock:
 
     def __init__(self) -> None:
         self._read = datetime.now(UTC)
-        self._read_at = time.monotonic()
+        self._read_at = steady_seconds()
 
     def set(self, now: datetime) -> None:
-        self._read, self._read_at = now, time.monotonic()
+        self._read, self._read_at = now, steady_seconds()
 
     def now(self) -> datetime:
-        return self._read + timedelta(seconds=time.monotonic() - self._read_at)
+        return self._read + timedelta(seconds=steady_seconds() - self._read_at)
 
 
 async def set_up(connection: Connection) -> None:
@@ -107,6 +107,8 @@ class Pool:
         self._lent: set[Connection] = set()
         self._opening = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
+        self._called = 0
+        """Those whose turn it is, and who have not come yet: a call that comes just now must not be quicker."""
 
     def connect_arguments(self) -> dict[str, Any]:
         arguments: dict[str, Any] = {
@@ -130,7 +132,7 @@ class Pool:
         while True:
             if self._closed:
                 raise Closed("this store was closed")
-            began = False
+            began, pinned = False, self.default_isolation != READ_COMMITTED
             try:
                 connection = self._take() or await self._wait_or_open(deadline)
                 began = True
@@ -147,8 +149,7 @@ class Pool:
                 cause = error
                 unsure = unsure or began
             except asyncpg.PostgresError as error:
-                if not self._can_pin_isolation(error):
-                    raise translated(error) from error
+                self._pin_isolation(error, pinned)
                 continue
             if loop.time() + rest >= deadline:
                 raise _gave_up(cause, limit, unsure) from cause
@@ -156,14 +157,14 @@ class Pool:
             await asyncio.sleep(rest * (0.5 + random.random()))  # noqa: S311 - no secret
             rest = min(rest * 2, LONGEST_REST_SECONDS)
 
-    def _can_pin_isolation(self, error: asyncpg.PostgresError) -> bool:
-        """Whether a call was refused for its isolation level, and another try will say READ COMMITTED."""
+    def _pin_isolation(self, error: asyncpg.PostgresError, pinned: bool) -> None:
+        """Say READ COMMITTED from now on, if the lack of it is what a try without it met; else raise what it met."""
         if WRONG_ISOLATION not in str(error):
-            return False
-        if self.default_isolation != READ_COMMITTED:
+            raise translated(error) from error
+        if pinned:
             raise Incompatible(f"transactions cannot be made READ COMMITTED here ({error})") from error
-        self.default_isolation = "unknown"
-        return True
+        if self.default_isolation == READ_COMMITTED:
+            self.default_isolation = "unknown"
 
     async def _run(self, connection: Connection, work: Work[T], unsure: bool, own_transaction: bool) -> T:
         """Run on a lent connection and take it back, unless it was left in the middle of something."""
@@ -203,8 +204,8 @@ class Pool:
         self._let_next_in()
 
     def _take(self) -> Connection | None:
-        """A free connection that is still open."""
-        while self._free:
+        """A free connection that is still open, and is not for those whose turn it is."""
+        while len(self._free) > self._called:
             connection = self._free.pop()
             if not connection.is_closed():
                 self._lent.add(connection)
@@ -214,15 +215,17 @@ class Pool:
     async def _wait_or_open(self, deadline: float) -> Connection:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout_at(max(deadline, loop.time() + 0.001)):
-            while len(self._lent) + self._opening >= self.address.pool:
+            while len(self._lent) + self._opening + self._called >= self.address.pool:
                 turn = loop.create_future()
                 self._waiting.append(turn)
                 try:
                     await turn
                 except BaseException:
                     if turn.done() and not turn.cancelled():  # it was our turn, and we are gone
+                        self._called -= 1
                         self._let_next_in()
                     raise
+                self._called -= 1
                 if self._closed:
                     raise Closed("this store was closed")
                 if (connection := self._take()) is not None:
@@ -259,6 +262,7 @@ class Pool:
             turn = self._waiting.popleft()
             if not turn.done():
                 turn.set_result(None)
+                self._called += 1
                 if not self._closed:
                     return
 

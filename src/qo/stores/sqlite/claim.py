@@ -7,6 +7,7 @@ the next best.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -14,16 +15,18 @@ from qo.core.fate import FRAGILE_LOSSES
 from qo.core.lease import Claimed, Nothing, Want
 from qo.core.names import DEFAULT_GROUP
 from qo.stores.answers import used_token
+from qo.stores.sealing import WITHOUT_KEY, UnknownKey
 from qo.stores.sqlite.advance import advance, next_moment
 from qo.stores.sqlite.groups import join, matching, note_filter
 from qo.stores.sqlite.lanes import cursor_by_id, queue_to_use
-from qo.stores.sqlite.moments import maybe_moment
+from qo.stores.sqlite.moments import maybe_moment, moment, span
 from qo.stores.sqlite.queues import note_default_claim
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.take import Front, Haul, take
 from qo.stores.sqlite.transaction import Row, Transaction
 
 SQL = statements("claim")
+log = logging.getLogger("qo.sqlite")
 
 
 class Candidate(NamedTuple):
@@ -39,6 +42,24 @@ class Candidate(NamedTuple):
 
 def claim(tx: Transaction, wants: tuple[Want, ...]) -> list[Claimed | Nothing]:
     return [_serve(tx, want) for want in wants]
+
+
+def claim_on(tx: Transaction, wants: tuple[Want, ...]) -> list[Claimed | Nothing]:
+    """Claim after a settle, which must not be undone because this process has not got a message's key."""
+    return [_served_or_undone(tx, want) for want in wants]
+
+
+def _served_or_undone(tx: Transaction, want: Want) -> Claimed | Nothing:
+    tx.run("SAVEPOINT claim_on")
+    try:
+        answer = _serve(tx, want)
+    except UnknownKey as error:
+        log.warning("could not claim: %s", error)
+        tx.run("ROLLBACK TO claim_on")
+        tx.forget_queues()
+        answer = Nothing(moment(tx.now + span(WITHOUT_KEY)))
+    tx.run("RELEASE claim_on")
+    return answer
 
 
 def _serve(tx: Transaction, want: Want) -> Claimed | Nothing:

@@ -56,7 +56,7 @@ from qo.core.worker import Beat, WaitingKind, WorkerInfo
 from qo.stores.answers import arrangement_of
 from qo.stores.sealing import SealingKey
 from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema, tokens, traces, workers
-from qo.stores.sqlite.claim import claim
+from qo.stores.sqlite.claim import claim, claim_on
 from qo.stores.sqlite.commit import commit, record
 from qo.stores.sqlite.demand import demand
 from qo.stores.sqlite.extend import extend
@@ -147,7 +147,7 @@ class SqliteEngine:
     async def settle(
         self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
     ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
-        return await self._writer.do("settle", lambda tx: (settle(tx, tuple(settlements)), claim(tx, tuple(then))))
+        return await self._writer.do("settle", lambda tx: (settle(tx, tuple(settlements)), claim_on(tx, tuple(then))))
 
     async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]:
         return await self._writer.do("extend", lambda tx: extend(tx, tuple(extensions)))

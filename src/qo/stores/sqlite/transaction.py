@@ -131,6 +131,10 @@ class Transaction:
     def opening_key(self, id: str) -> bytes:
         return self._keys.to_open(self, id)
 
+    def forget_queues(self) -> None:
+        """After a part of this transaction was undone: a queue that was created in it is gone."""
+        self._queues.clear()
+
     def note_unreadable(self) -> None:
         self._keys.unreadable += 1
 

@@ -160,6 +160,7 @@ DECLARE
     m qo.messages;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     v_due := ARRAY(SELECT id FROM qo.cursors WHERE group_id = ANY (p_groups) AND due_at <= v_now AND due_at IS NOT NULL AND keyed
                    ORDER BY due_at LIMIT p_room);
     v_cursors := v_due || ARRAY(SELECT cursor_id FROM qo.leases WHERE group_id = ANY (p_groups) AND ended_at IS NULL
@@ -208,6 +209,7 @@ DECLARE
     e qo.leases;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     SELECT k.* INTO q FROM qo.queues k WHERE k.id = (SELECT l.queue_id FROM qo.lanes l WHERE l.id = v_place.lane_id);
     SELECT * INTO c FROM qo.cursors WHERE lane_id = v_place.lane_id AND group_id = q.default_group_id FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());

@@ -534,6 +534,7 @@ DECLARE
     v_lease double precision;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     IF jsonb_path_exists(p_wants, '$[*].named') THEN PERFORM qo.check_tokens(p_wants); END IF;
     SELECT g.id, coalesce(p_lease, (q.rules ->> 'lease')::double precision) INTO v_group, v_lease
     FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
@@ -565,6 +566,7 @@ DECLARE
     v_answer qo.served;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     IF jsonb_path_exists(p_wants, '$[*].named') THEN PERFORM qo.check_tokens(p_wants); END IF;
     IF v_groups IS NOT NULL THEN
         PERFORM FROM qo.cursors WHERE group_id = ANY (v_groups) AND NOT keyed AND state = 'ready' ORDER BY id FOR UPDATE;

@@ -45,6 +45,7 @@ DECLARE
     q qo.queues;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     SELECT * INTO c FROM qo.cursors WHERE id = p_cursor FOR UPDATE;
     IF NOT FOUND THEN RETURN NULL; END IF;
     v_now := coalesce(p_now, clock_timestamp());

@@ -9,6 +9,7 @@ DECLARE
     c qo.cursors;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     PERFORM FROM qo.queues WHERE id = q.id FOR UPDATE;
     IF NOT FOUND THEN RAISE serialization_failure USING MESSAGE = 'qo: a queue was removed'; END IF;
     INSERT INTO qo.groups (queue_id, name, start_at, start_time, created_at) VALUES (q.id, p_group, p_start, p_time, v_now)
@@ -77,6 +78,7 @@ DECLARE
     c qo.cursors;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     v_lanes := ARRAY(SELECT id FROM qo.lanes WHERE queue_id = p_queue AND (p_key IS NULL OR key = p_key) ORDER BY id FOR UPDATE);
     PERFORM FROM qo.cursors WHERE lane_id = ANY (v_lanes) AND group_id = p_group ORDER BY id FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());
@@ -99,6 +101,7 @@ DECLARE
     e qo.leases;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     SELECT i.queue INTO v_queue FROM qo.intake i WHERE i.id = p_id AND i.canceled_at IS NULL FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());
     IF FOUND THEN
@@ -177,6 +180,7 @@ DECLARE
     v_lanes bigint[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     SELECT * INTO STRICT q FROM qo.queues WHERE name = p_queue;
     v_due := coalesce(p_now, clock_timestamp());
     PERFORM qo.lock_keys_of(array_agg(p_queue), array_agg(l.key), array_agg(l.kind), array_agg(l.priority), array_agg(NULL::jsonb), v_due)

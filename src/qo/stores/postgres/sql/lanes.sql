@@ -8,6 +8,15 @@ BEGIN
         'qo: isolation level is %s, and must be read committed', current_setting('transaction_isolation'));
 END $$;
 
+-- Tests say what time it is. Whoever works here with the rights of a role must not: at another time leases are over, and
+-- messages are due for removal.
+CREATE FUNCTION qo.check_clock() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT pg_has_role(session_user, (SELECT relowner FROM pg_class WHERE oid = 'qo.queues'::regclass), 'MEMBER') THEN
+        RAISE insufficient_privilege USING MESSAGE = 'the time is the server''s to say';
+    END IF;
+END $$;
+
 -- Tell other processes that these queues may have work. NULL: any queue.
 CREATE FUNCTION qo.tell(p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE

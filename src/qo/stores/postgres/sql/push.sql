@@ -87,6 +87,7 @@ DECLARE
     q qo.queues;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     FOR i IN 1..v_count LOOP
         IF q.name IS DISTINCT FROM p_queues[i] THEN
             q := qo.queue_to_use(p_queues[i], coalesce(p_now, clock_timestamp()));
@@ -149,6 +150,7 @@ DECLARE
     v_entered timestamptz;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     SELECT l.id INTO v_lane FROM qo.queues q JOIN qo.lanes l ON l.queue_id = q.id AND l.kind = p_kind AND l.priority = p_priority AND l.key IS NULL
     WHERE q.name = p_queue AND octet_length(p_payload) <= (q.rules ->> 'max_payload')::bigint AND q.rules ->> 'adorned' = 'false';
     IF NOT FOUND OR EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= p_id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= p_id) THEN
@@ -325,6 +327,7 @@ DECLARE
     q qo.queues;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     IF cardinality(p_own) > 0 THEN
         SELECT n INTO v_name FROM unnest(p_own) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n) LIMIT 1;
         IF FOUND THEN RAISE EXCEPTION 'qo: new %', v_name; END IF;
@@ -421,6 +424,7 @@ DECLARE
     v_entered timestamptz[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     SELECT n INTO v_name FROM unnest(p_own) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n) LIMIT 1;
     IF FOUND THEN RAISE EXCEPTION 'qo: new %', v_name; END IF;
     IF EXISTS (SELECT FROM qo.queues k WHERE k.name = ANY (p_queues) AND k.rules ->> 'adorned' <> 'false')
@@ -527,6 +531,7 @@ DECLARE
     q qo.queues;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     IF NOT pg_try_advisory_xact_lock(hashtextextended('qo intake ' || p_queue, 0)) THEN RETURN true; END IF;
     q := qo.queue_to_use(p_queue, v_now);
     v_rows := ARRAY(SELECT t FROM qo.intake t WHERE t.queue = p_queue AND t.canceled_at IS NULL AND t.due_at <= v_now

@@ -384,6 +384,7 @@ DECLARE
     v_froms bigint[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     IF jsonb_path_exists(p_wants, '$[*].named') THEN PERFORM qo.check_tokens(p_wants); END IF;
     IF p_wants IS NOT NULL THEN
         v_groups := qo.plain_groups(p_plain, v_now);
@@ -544,6 +545,7 @@ DECLARE
     v_open bigint[] := '{}';
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     IF jsonb_path_exists(p_wants, '$[*].named') THEN PERFORM qo.check_tokens(p_wants); END IF;
     IF p_wants IS NOT NULL THEN
         r := qo.read_wants(p_wants, v_now, false);
@@ -586,6 +588,7 @@ DECLARE
     e qo.leases;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     PERFORM FROM qo.leases l WHERE l.token = ANY (p_tokens) ORDER BY l.token, l.lane_id FOR UPDATE;
     v_now := coalesce(p_now, clock_timestamp());
     FOR number, v_token, v_seconds IN SELECT x.n, x.t, x.s FROM unnest(p_tokens, p_seconds) WITH ORDINALITY AS x (t, s, n) LOOP

@@ -152,6 +152,7 @@ DECLARE
     q qo.queues;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     IF cardinality(v_due) = 0 THEN RETURN false; END IF;
     v_lanes := ARRAY(SELECT x.id FROM qo.lanes x WHERE x.id = ANY (v_due) ORDER BY x.id FOR UPDATE SKIP LOCKED);
     DELETE FROM qo.tidying t WHERE t.lane_id = ANY (v_due) AND NOT EXISTS (SELECT FROM qo.lanes x WHERE x.id = t.lane_id);
@@ -177,6 +178,7 @@ DECLARE
     v_finished boolean;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     v_tokens := ARRAY(SELECT DISTINCT x.token FROM (SELECT e.token FROM qo.leases e WHERE e.ended_at <= v_now - interval '10 minutes'
                       AND e.ended_at IS NOT NULL ORDER BY e.ended_at LIMIT p_rows) x
                       WHERE NOT EXISTS (SELECT FROM qo.leases o WHERE o.token = x.token
@@ -239,6 +241,7 @@ DECLARE
     q qo.queues;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     SELECT * INTO STRICT q FROM qo.queues WHERE name = p_queue FOR UPDATE;
     v_lanes := ARRAY(SELECT id FROM qo.lanes WHERE queue_id = q.id ORDER BY id FOR UPDATE);
     v_cursors := ARRAY(SELECT id FROM qo.cursors WHERE lane_id = ANY (v_lanes) ORDER BY id FOR UPDATE);
@@ -291,6 +294,7 @@ DECLARE
     v_lanes bigint[];
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
+    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     SELECT * INTO q FROM qo.queues WHERE name = p_queue FOR UPDATE;
     IF NOT FOUND THEN RETURN false; END IF;
     PERFORM FROM qo.dedupe WHERE queue_id = q.id ORDER BY scope, key FOR UPDATE;
