@@ -20,7 +20,7 @@ from tests.crash import runs
 from tests.postgres import Server, new_schema
 from tests.serving import STORES, Serving, plain_environment, store_url
 
-SHARE = float(os.environ.get("QO_SHARE", "0.5"))
+SHARE = float(os.environ.get("QO_SHARE", "0.8"))
 """How far a worker's share may be from a third, on a machine that does other things meanwhile."""
 
 FLOOD_KIB = 60 * 1024
