@@ -28,6 +28,8 @@ async def run_managed(worker: Worker, options: WorkerRunOptions, descriptor: int
         for part in parts:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
+        with contextlib.suppress(ConnectionError):
+            await _say(worker, writer)  # what ended since the last report
         writer.close()
 
 
@@ -38,8 +40,12 @@ async def _report(worker: Worker, writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(REPORT_SECONDS)
             if worker.standing != said:
                 said = worker.standing
-                writer.write(json.dumps(said).encode() + b"\n")
-                await writer.drain()
+                await _say(worker, writer)
+
+
+async def _say(worker: Worker, writer: asyncio.StreamWriter) -> None:
+    writer.write(json.dumps(worker.standing).encode() + b"\n")
+    await writer.drain()
 
 
 async def _outlive(worker: Worker, reader: asyncio.StreamReader) -> None:

@@ -15,6 +15,10 @@ from typing import Self
 from qo.manager.managed import SOCKET_OPTION
 
 
+LAST_WORDS_SECONDS = 1.0
+"""What an ended worker reported last is read for so long; its end of the line is closed by then."""
+
+
 class Child:
     """A worker in a process of its own. Its session is its own too: a terminal's signals reach the manager alone."""
 
@@ -52,6 +56,7 @@ class Child:
     async def ended(self) -> int:
         """Its exit code, once it has one."""
         code = await self._process.wait()
+        await asyncio.wait([self._hearing], timeout=LAST_WORDS_SECONDS)
         self._hearing.cancel()
         await asyncio.gather(self._hearing, return_exceptions=True)
         return code
