@@ -14,7 +14,6 @@ from typing import Self
 
 from qo.manager.managed import SOCKET_OPTION
 
-
 LAST_WORDS_SECONDS = 1.0
 """What an ended worker reported last is read for so long; its end of the line is closed by then."""
 
