@@ -2,14 +2,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
 .PHONY: run demo test check soak bench clean lock audit
 
-run: $(READY)            ## set up and serve an embedded store on port 6632
+run: $(RUNS)             ## set up and serve an embedded store on port 6632
 	$(BIN)/qo serve
 
-demo: $(READY)           ## set up and run a few thousand jobs with failures and retries
+demo: $(RUNS)            ## set up and run a few thousand jobs with failures and retries
 	$(BIN)/qo demo
 
 test: check              ## set up, check, and run every suite, with seconds for each
@@ -38,15 +40,19 @@ LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --genera
 
 lock:                    ## write the locks anew (needs uv): all of it, and what a server needs
 	$(LOCK) --all-extras --group dev -o requirements.lock
-	$(LOCK) --extra server --extra http --extra postgres --group build -c requirements.lock -o deploy/requirements.lock
+	$(LOCK) --extra server --extra http --extra postgres --extra cli --group build -c requirements.lock -o deploy/requirements.lock
 
 audit: $(READY)          ## look the locked versions up among known vulnerabilities (needs the network)
 	$(PYTHON) -m venv build/audit
 	build/audit/bin/pip install --quiet --disable-pip-version-check pip-audit
 	build/audit/bin/pip-audit --require-hashes --disable-pip -r requirements.lock
 
-$(READY): pyproject.toml requirements.lock
+$(RUNS): pyproject.toml deploy/requirements.lock
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(INSTALL) --require-hashes -r deploy/requirements.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
+	touch $(RUNS)
+
+$(READY): $(RUNS) requirements.lock
+	$(INSTALL) --require-hashes -r requirements.lock
 	touch $(READY)

@@ -13,7 +13,8 @@ from qo.client.front import Front
 from qo.client.sync import SyncClient
 from qo.core.errors import Invalid
 from qo.core.polling import PollingStrategy
-from qo.stores.opening import DEFAULT_URL, open_engine
+from qo.environment import ARGUMENT, Chosen, chosen_store, token_for
+from qo.stores.opening import open_engine, without_password
 
 
 class Connecting:
@@ -21,7 +22,7 @@ class Connecting:
 
     def __init__(
         self,
-        url: str | Sequence[str],
+        url: str | Sequence[str] | None,
         polling: PollingStrategy | None,
         clock: Clock | None,
         token: str | None,
@@ -39,13 +40,22 @@ class Connecting:
 
     async def open(self) -> Client:
         """Open without a context manager; then close the client yourself."""
+        url, token, key = self._chosen()
         now = None if self._clock is None else self._clock.now
-        if not isinstance(self._url, str) or is_server(self._url):
-            return Client(_remote_front(self._url, self._token, self._patience, now or SystemClock().now))
-        if self._token is not None:
+        if not isinstance(url, str) or is_server(url):
+            return Client(_remote_front(url, token, self._patience, now or SystemClock().now))
+        if token is not None:
             raise Invalid("token", "is for http:// and https:// URLs")
-        store = await open_engine(self._url, clock=now, encryption_key=self._encryption_key)
+        store = await open_engine(url, clock=now, encryption_key=key)
         return Client(Broker(store, clock=self._clock, polling=self._polling))
+
+    def _chosen(self) -> tuple[str | Sequence[str], str | None, str]:
+        """Where to, with which token and key: what was given; without a URL, what the environment or qo.toml say."""
+        if self._url is not None:
+            return self._url, self._token, self._encryption_key
+        chosen = chosen_store()
+        token = token_for(chosen, self._token) if is_server(chosen.url) else self._token
+        return chosen.url, token, self._encryption_key or chosen.encryption_key
 
     def open_sync(self) -> SyncClient:
         """The same for programs without an event loop."""
@@ -76,6 +86,12 @@ def is_server(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
+def described(url: str | Sequence[str] | None) -> str:
+    """The store that a URL names (None: the one that is configured) and where that came from, for people."""
+    chosen = chosen_store() if url is None else Chosen(url if isinstance(url, str) else ",".join(url), ARGUMENT)
+    return f"{without_password(chosen.url)} ({chosen.where})"
+
+
 def _remote_front(
     url: str | Sequence[str], token: str | None, patience: float | None, now: Callable[[], datetime]
 ) -> Front:
@@ -90,7 +106,7 @@ def _remote_front(
 
 
 def connect(
-    url: str | Sequence[str] = DEFAULT_URL,
+    url: str | Sequence[str] | None = None,
     *,
     polling: PollingStrategy | None = None,
     clock: Clock | None = None,
@@ -101,16 +117,21 @@ def connect(
     """Connect to a store, or to a server, by URL.
 
     `async with qo.connect("sqlite:///qo.db") as client` gives the async client,
-    `with qo.connect(...) as client` the sync one. Several servers may be given in
-    a list, or with commas between them; a call goes to the next when one fails.
+    `with qo.connect(...) as client` the sync one. Without a URL it is the configured store: the variable QO_STORE,
+    else `store` in qo.toml, else `sqlite:///qo.db`; then its token (QO_TOKEN) and encryption key are, too.
+    Several servers may be given in a list, or with commas between them; a call goes to the next when one fails.
     `token` is what a server asks for, `patience` how many seconds a call looks for
     a server that answers (30). `polling` says how often to ask a store
     whether another process wrote, while someone waits. `encryption_key` is yours for
     queues that encrypt their payloads, if you keep it yourself. `clock` is for tests.
     """
-    if not isinstance(url, str) and not (isinstance(url, list | tuple) and all(isinstance(each, str) for each in url)):
+    if (
+        url is not None
+        and not isinstance(url, str)
+        and not (isinstance(url, list | tuple) and all(isinstance(each, str) for each in url))
+    ):
         raise Invalid("url", f"must be text, or a list of servers, not {type(url).__name__}")
-    if not url:
+    if url is not None and not url:
         raise Invalid("url", "must not be empty")
     if polling is not None and not isinstance(polling, PollingStrategy):
         raise Invalid("polling", f"must be a PollingStrategy, not {type(polling).__name__}")

@@ -193,7 +193,7 @@ async def test_a_worker_that_slept_past_its_lease_settles_nothing(shop):
         await shop.until("holding", 2)
         os.kill(first.pid, signal.SIGCONT)
         assert await job.result(timeout=30) is None
-        info = await job.info()
+        info = await job.job()
         assert f":{second.pid}:" in (info.lease_owner or f":{second.pid}:")
         depth = await client.queue("q").depth()
         assert (depth.ready, depth.leased, depth.dead) == (0, 0, 0)

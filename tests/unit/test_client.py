@@ -186,8 +186,8 @@ async def test_leases_are_kept_while_a_handler_runs_and_cancels_reach_it(client)
 
     consumer = asyncio.create_task(queue.consume(handle, lease=0.3, idle=5))
     await started.wait()
-    before = (await job.info()).lease_expires_at
-    while (await job.info()).lease_expires_at == before:
+    before = (await job.job()).lease_expires_at
+    while (await job.job()).lease_expires_at == before:
         await asyncio.sleep(0.01)
     assert await job.cancel() == "requested"
     with pytest.raises(qo.JobCanceled):

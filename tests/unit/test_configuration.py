@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, read_configuration, settings, token_for, work_kinds
+from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, read_configuration, settings, work_kinds
 from qo.core.errors import Invalid
 from qo.core.polling import PollingStrategy
 from qo.core.scaling import ScalingSettings
+from qo.environment import token_for
 from qo.server.settings import LimitSettings, ListenSettings, LogSettings, MetricSettings, PollSettings
 from qo.stores.opening import without_password
 
@@ -67,7 +68,7 @@ def test_mistakes_in_the_file(here, text, field, says):
         ("QO_STOER", "sqlite://:memory:", "did you mean 'QO_STORE'"),
         ("QO_SERVER_PORT", "many", "must be of type int"),
         ("QO_LOG_REQUESTS", "maybe", "must be true or false"),
-        ("POLL_DB_INTERVAL", "soon", "must be of type float"),
+        ("POLL_DB_INTERVAL", "soon", "text such as .*'250ms'"),
     ],
 )
 def test_mistakes_in_the_environment(name, value, says):
@@ -204,7 +205,7 @@ TOKEN = "qo_000000000000_" + "0" * 64
 
 
 def token_in(configuration, **environment):
-    return token_for(configuration, None, {"QO_TOKEN": TOKEN, **environment})
+    return token_for(configuration.store, None, {"QO_TOKEN": TOKEN, **environment})
 
 
 def test_a_file_that_lies_there_cannot_have_the_token_sent_to_its_server(here):
@@ -222,8 +223,8 @@ def test_whom_the_owner_names_gets_the_token(here):
     assert token_in(read_configuration(path="qo.toml", environment={})) == TOKEN, "a file that was named"
     assert token_in(read(), QO_TOKEN_HOST="mine, else.where") == TOKEN
     assert token_in(read(), QO_TOKEN_HOST="else.where:6632") == TOKEN
-    assert token_for(read(), "given", {}) == "given"
-    assert token_for(read(), None, {}) is None
+    assert token_for(read().store, "given", {}) == "given"
+    assert token_for(read().store, None, {}) is None
 
 
 @pytest.mark.parametrize("hosts", ["mine", "else.where:6633", "where", "https://else.where:6632"])

@@ -51,7 +51,7 @@ async def test_a_task_runs_in_the_trace_that_pushed_it():
             await queue.push(3, kind="fail", key="k")
         await queue.push(4, kind="send")
         await bench.drain(worker)
-        headers = (await pushed.info()).headers
+        headers = (await pushed.job()).headers
     assert headers["mine"] == "kept"
     assert headers["traceparent"].split("-")[1] == f"{of_request.trace_id:032x}"
     assert seen[1] == seen[2] == of_request.trace_id

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from qo.cli.configuration import SECRETS, read_configuration, settings
-from qo.cli.tables import table
+from qo.cli.output import print_table
 from qo.stores.opening import without_password
 
 
@@ -32,7 +32,7 @@ def _show(given: argparse.Namespace) -> int:
         return 0
     known = settings()
     rows = [[key, str(value), source, known[key].variable] for key, (value, source) in shown.items()]
-    print(table(["setting", "value", "from", "variable"], rows))
+    print_table(["setting", "value", "from", "variable"], rows, empty="no settings")
     for warning in configuration.warnings:
         print(f"warning: {warning}")
     return 0

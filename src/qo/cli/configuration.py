@@ -1,20 +1,17 @@
 """Configuration: qo.toml, the environment and flags, in that order of increasing weight.
 
 Every setting is a field of a settings class, which has its default and checks it;
-here are only its names. This is the one place that reads the environment.
+here are only its names. `qo.environment` reads the file and the variables.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import tomllib
 import typing
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
+from qo.core.durations import duration
 from qo.core.errors import Invalid
 from qo.core.names import suggestion
 from qo.core.polling import (
@@ -24,16 +21,22 @@ from qo.core.polling import (
     PollingStrategy,
 )
 from qo.core.scaling import ScalingSettings
-from qo.server.settings import ServerSettings
-from qo.stores.opening import DEFAULT_URL
+from qo.environment import (
+    CONFIG_VARIABLE,
+    DEFAULT,
+    DEFAULT_URL,
+    FILE,
+    HOST_VARIABLE,
+    PREFIX,
+    TOKEN_VARIABLE,
+    Chosen,
+    read_document,
+    variables,
+)
+from qo.server.settings import LogSettings, ServerSettings
 from qo.worker.options import CLAIM_BATCH_SIZE, MAX_CONCURRENT_TASKS
 
-FILE = "qo.toml"
 WORK_KINDS = "work_kinds"
-PREFIX = "QO_"
-CONFIG_VARIABLE = "QO_CONFIG"
-TOKEN_VARIABLE = "QO_TOKEN"  # noqa: S105 - its name
-HOST_VARIABLE = "QO_TOKEN_HOST"
 
 ALIASES = {
     "POLL_WORKER_INTERVAL": "long_polling.check_interval_ms",
@@ -67,6 +70,13 @@ class Setting(NamedTuple):
     key: str
     kind: Any
     default: Any
+
+    @property
+    def unit(self) -> float:
+        """The seconds that 1 stands for, if it is a length of time; else 0."""
+        if self.key.endswith(("_ms", "_interval_ms")):
+            return 0.001
+        return 1.0 if self.key.endswith("_seconds") or self.key == "worker.poll_interval" else 0.0
 
     @property
     def variable(self) -> str:
@@ -104,11 +114,20 @@ class Configuration:
 
     values: dict[str, Value]
     warnings: list[str]
-    found_file: str = ""
-    """A file that was read because it lay there, and not because someone named it."""
+    file: str = ""
+    """The file that was read; empty: none."""
+    found_file: bool = False
+    """Whether that file was read because it lay there, and not because someone named it."""
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key].value
+
+    @property
+    def store(self) -> Chosen:
+        """The store or server, and where that came from."""
+        url, source = self.values["store"]
+        found = self.found_file and source == self.file
+        return Chosen(url, source, found, self["encryption.key"])
 
     def with_value(self, key: str, value: Any, source: str) -> Configuration:
         return dataclasses.replace(self, values={**self.values, key: Value(value, source)})
@@ -116,7 +135,7 @@ class Configuration:
     def polling(self) -> PollingStrategy:
         """A strategy that is said, then a fixed interval that is, then the adaptive default."""
         said = [
-            key for key, value in self.values.items() if key.startswith("worker.polling.") and value.source != "default"
+            key for key, value in self.values.items() if key.startswith("worker.polling.") and value.source != DEFAULT
         ]
         older = 1000 * self["worker.poll_interval"]  # in seconds
         interval = older or self["worker.poll_interval_ms"] or self["workers.poll_interval_ms"]
@@ -142,13 +161,17 @@ class Configuration:
         names = [each.name for each in dataclasses.fields(ScalingSettings)]
         given = {name: self[f"workers.{name}"] for name in names}
         least, most = COUNTS
-        if self.values[f"workers.{most}"].source == "default":
+        if self.values[f"workers.{most}"].source == DEFAULT:
             given[most] = max(given[most], given[least])
-        if self.values[f"workers.{least}"].source == "default":
+        if self.values[f"workers.{least}"].source == DEFAULT:
             given[least] = min(given[least], given[most])
         settings = ScalingSettings(**given)
-        is_said = any(self.values[f"workers.{name}"].source != "default" for name in COUNTS)
+        is_said = any(self.values[f"workers.{name}"].source != DEFAULT for name in COUNTS)
         return settings if is_said else None
+
+    def logs(self) -> LogSettings:
+        """The settings of logs, which workers have too."""
+        return LogSettings(**{each.name: self[f"log.{each.name}"] for each in dataclasses.fields(LogSettings)})
 
     def server_settings(self) -> ServerSettings:
         """The settings of a server, checked as a whole."""
@@ -188,58 +211,27 @@ def read_configuration(
     environment: Mapping[str, str] | None = None,
 ) -> Configuration:
     """What is in effect. Flags that are None were not given."""
-    around = os.environ if environment is None else environment
+    around = variables() if environment is None else environment
     known = settings()
     named_file = path or around.get(CONFIG_VARIABLE) or None
-    values = {key: Value(setting.default, "default") for key, setting in known.items()}
+    document = read_document(named_file)
+    file = named_file or FILE
+    values = {key: Value(setting.default, DEFAULT) for key, setting in known.items()}
     warnings = [f"{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in around]
-    for name, (key, text) in _from_file(known, named_file).items():
-        values[name] = Value(text, key)
+    values |= _from_file(known, document, file)
     values |= _from_environment(known, around)
     for key, value in (flags or {}).items():
         if value is not None:
             values[key] = Value(value, f"--{key.rpartition('.')[2].replace('_', '-')}")
-    return Configuration(values, warnings, FILE if named_file is None else "")
+    return Configuration(values, warnings, file if document else "", named_file is None)
 
 
 def work_kinds(path: str | None = None) -> Mapping[str, Any]:
     """The kinds of work that the file has for the catalog."""
-    file = Path(path or os.environ.get(CONFIG_VARIABLE) or FILE)
-    found = tomllib.loads(file.read_text()).get(WORK_KINDS, {}) if file.exists() else {}
+    found = read_document(path or variables().get(CONFIG_VARIABLE) or None).get(WORK_KINDS, {})
     if not isinstance(found, Mapping):
         raise Invalid(WORK_KINDS, "must be tables: [work_kinds.NAME]")
     return found
-
-
-def token_for(
-    configuration: Configuration, given: str | None, environment: Mapping[str, str] | None = None
-) -> str | None:
-    """The token for the configured server: the one that is given, else the environment's.
-
-    The environment's goes to a server that its owner named: with a flag or a variable, or in `QO_TOKEN_HOST`. A file
-    that happens to lie in the folder cannot send it elsewhere.
-    """
-    around = os.environ if environment is None else environment
-    token = around.get(TOKEN_VARIABLE)
-    if given or not token:
-        return given
-    url, source = configuration.values["store"]
-    host = host_of(url)
-    hosts = [each.strip() for each in around.get(HOST_VARIABLE, "").split(",") if each.strip()]
-    if hosts and not {host, urlsplit(url).hostname} & set(hosts):
-        raise Invalid(HOST_VARIABLE, f"does not name {host}, so that {TOKEN_VARIABLE} is not sent there")
-    if not hosts and source == configuration.found_file:
-        raise Invalid(
-            TOKEN_VARIABLE,
-            f"is not sent to {host}, which only {source} in this folder names; say --store {url}, "
-            f"--token, or {HOST_VARIABLE}={host}",
-        )
-    return token
-
-
-def host_of(url: str) -> str:
-    """With its port, as `QO_TOKEN_HOST` names it."""
-    return urlsplit(url).netloc.rpartition("@")[2]
 
 
 def _from_environment(known: Mapping[str, Setting], around: Mapping[str, str]) -> dict[str, Value]:
@@ -257,23 +249,12 @@ def _from_environment(known: Mapping[str, Setting], around: Mapping[str, str]) -
     return found
 
 
-def _from_file(known: Mapping[str, Setting], path: str | None) -> dict[str, tuple[str, Any]]:
-    file = Path(path or FILE)
-    if not file.exists():
-        if path is not None:
-            raise Invalid("config", f"there is no file {path}")
-        return {}
-    try:
-        document = tomllib.loads(file.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Invalid("config", f"{file} is not TOML: {error}") from None
-    except OSError as error:
-        raise Invalid("config", f"{file} cannot be read: {error.strerror}") from None
+def _from_file(known: Mapping[str, Setting], document: Mapping[str, Any], file: str) -> dict[str, Value]:
     found = {}
     for key, value in _flat(document, known):
         if key not in known:
             raise Invalid(key, f"in {file}: is not a setting" + suggestion(key, known))
-        found[key] = (str(file), _checked(key, known[key], value))
+        found[key] = Value(_checked(key, known[key], value), file)
     return found
 
 
@@ -292,6 +273,8 @@ def _flat(document: Mapping[str, Any], known: Mapping[str, Setting]) -> Sequence
 
 
 def _checked(key: str, setting: Setting, value: Any) -> Any:
+    if setting.unit and isinstance(value, str):
+        return _length(key, setting, value)
     if setting.kind is float and type(value) is int:
         return float(value)
     if type(value) is not setting.kind:
@@ -310,4 +293,14 @@ def _read(name: str, setting: Setting, text: str) -> Any:
     try:
         return setting.kind(text)
     except ValueError:
+        if setting.unit:
+            return _length(name, setting, text)
         raise Invalid(name, f"must be of type {setting.kind.__name__}, not '{text}'") from None
+
+
+def _length(name: str, setting: Setting, text: str) -> Any:
+    """A length as text ("250ms", "1h30m"), in the unit that the setting's name says; a bare number is of that unit."""
+    try:
+        return setting.kind(float(text))
+    except ValueError:
+        return setting.kind(duration(name, text).total_seconds() / setting.unit)

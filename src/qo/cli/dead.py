@@ -1,4 +1,4 @@
-"""`qo dead list|retry|purge`: dead letters."""
+"""`qo dead list|show|retry|purge`: dead letters."""
 
 from __future__ import annotations
 
@@ -7,29 +7,38 @@ import json
 from typing import Any
 
 from qo.cli.opened import add_command
+from qo.cli.output import print_table, printable, progress
 from qo.cli.queues import check_sure
-from qo.cli.tables import table
 from qo.client.client import Client
 from qo.client.dead import DeadLetters
+from qo.client.job_info import first_line, letter_info
+from qo.core.errors import NotFound
+from qo.core.outcome import DeadLetter
+
+RETRIED_AT_ONCE = 1000
+"""Dead letters that one call pushes again."""
 
 
 def add_to(commands: Any) -> None:
     dead: argparse.ArgumentParser = commands.add_parser(
-        "dead", help="list, retry or purge dead letters", description="Messages that used up their attempts."
+        "dead", help="list, show, retry or purge dead letters", description="Messages that used up their attempts."
     )
     actions = dead.add_subparsers(dest="action", metavar="ACTION", required=True)
     listing = add_command(actions, "list", "list dead letters, oldest first", _list)
     listing.add_argument("queue")
     listing.add_argument("--limit", type=int, default=20, help="how many (default 20)")
     listing.add_argument("--after", metavar="ID", help="begin after this one")
+    show = add_command(actions, "show", "show a dead letter: its error with its trace, payload and headers", _show)
+    show.add_argument("queue")
+    show.add_argument("id")
     retry = add_command(actions, "retry", "push dead letters again, addressed to their group", _retry)
     retry.add_argument("queue")
-    retry.add_argument("ids", nargs="*", help="which (default: up to a thousand of them)")
+    retry.add_argument("ids", nargs="*", help="which (default: all that there are)")
     purge = add_command(actions, "purge", "remove dead letters", _purge)
     purge.add_argument("queue")
     purge.add_argument("ids", nargs="*", help="which (default: all)")
     purge.add_argument("--yes", action="store_true", help="do not ask")
-    for each in (listing, retry, purge):
+    for each in (listing, show, retry, purge):
         each.add_argument("--group", default="default", help="whose (default: default)")
 
 
@@ -40,17 +49,51 @@ def _letters(client: Client, given: argparse.Namespace) -> DeadLetters:
 async def _list(client: Client, given: argparse.Namespace) -> int:
     found = await _letters(client, given).list(after=given.after, limit=given.limit)
     if given.json:
-        named = ("id", "kind", "key", "attempts", "losses", "reason", "error")
-        print(json.dumps([{name: getattr(letter, name) for name in named} for letter in found]))
+        print(json.dumps([letter_info(letter) for letter in found]))
         return 0
-    rows = [[each.id, each.kind, each.key or "", str(each.attempts), each.reason, each.error[:80]] for each in found]
-    print(table(["id", "kind", "key", "attempts", "reason", "error"], rows) if rows else "no dead letters")
+    rows = [
+        [each.id, each.kind, each.key or "", str(each.attempts), each.reason, first_line(each.error)[:80]]
+        for each in found
+    ]
+    print_table(["id", "kind", "key", "attempts", "reason", "error"], rows, empty="no dead letters")
     return 0
 
 
+async def _show(client: Client, given: argparse.Namespace) -> int:
+    letter = await _letters(client, given).get(given.id)
+    if letter is None:
+        raise NotFound(f"'{given.queue}' has no dead letter {given.id} of group '{given.group}'")
+    print(json.dumps(letter_info(letter)) if given.json else "\n".join(_lines(letter)))
+    return 0
+
+
+def _lines(letter: DeadLetter) -> list[str]:
+    info = letter_info(letter)
+    named = ("id", "queue", "group", "kind", "key", "priority", "attempts", "losses", "reason", "created_at", "died_at")
+    plain = dict(info)
+    lines = [f"{name:<11} {printable(str(plain[name]))}" for name in named if plain[name] is not None]
+    if letter.headers:
+        lines.append(f"{'headers':<11} {json.dumps(info['headers'])}")
+    payload = info["payload_base64"] if "payload_base64" in info else json.dumps(info["payload"])
+    lines.append(f"{'payload':<11} {payload}")
+    return [*lines, "error", *(f"  {printable(line)}" for line in letter.error.splitlines())]
+
+
 async def _retry(client: Client, given: argparse.Namespace) -> int:
-    news = await _letters(client, given).retry(*given.ids)
-    print(json.dumps({"ids": list(news)}) if given.json else f"{len(news)} pushed again")
+    letters = _letters(client, given)
+    total = len(given.ids) or (await client.queue(given.queue).group(given.group).depth()).dead
+    news: list[str] = []
+    with progress("pushing again", total) as advance:
+        while True:
+            ids = given.ids[len(news) : len(news) + RETRIED_AT_ONCE] if given.ids else ()
+            if given.ids and not ids:
+                break
+            step = await letters.retry(*ids)
+            news += step
+            advance(len(step))
+            if not step or len(news) >= total:
+                break
+    print(json.dumps({"ids": news}) if given.json else f"{len(news)} pushed again")
     return 0
 
 

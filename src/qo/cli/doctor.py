@@ -7,27 +7,30 @@ import asyncio
 from typing import Any
 
 from qo.cli.configuration import read_configuration
-from qo.connect import connect
-from qo.core.errors import NotFound
+from qo.cli.opened import opened
 from qo.core.worker import WaitingKind, WorkerState
-from qo.stores.opening import DEFAULT_URL, store_exists, without_password
+from qo.environment import TOKEN_VARIABLE
 
 
 def add_to(commands: Any) -> None:
     command: argparse.ArgumentParser = commands.add_parser(
         "doctor",
         help="open a store and say what is found",
-        description="Open the store that a URL names, check it, and say what is in it. "
-        "Creates nothing. Exits 1 if something needs attention.",
+        description="Open a store or a server, check it, and say what is in it. Creates nothing. Exits 1 if something "
+        "needs attention.",
     )
-    command.add_argument("url", nargs="?", default=DEFAULT_URL, help=f"the store (default {DEFAULT_URL})")
-    command.set_defaults(run=lambda given: asyncio.run(_examine(given.url)))
+    command.add_argument("url", nargs="?", help="the store or server (default: the configured one)")
+    command.add_argument("--store", metavar="URL", help="the same")
+    command.add_argument("--token", help=f"the token for a server (default: the variable {TOKEN_VARIABLE})")
+    command.add_argument("--config", metavar="FILE", help="the configuration (default qo.toml, if there is one)")
+    command.set_defaults(run=lambda given: asyncio.run(_examine(given)))
 
 
-async def _examine(url: str) -> int:
-    if not await store_exists(url):
-        raise NotFound(f"there is no store at {without_password(url)} yet; it is created by its first use")
-    async with connect(url, encryption_key=read_configuration()["encryption.key"]) as client:
+async def _examine(given: argparse.Namespace) -> int:
+    configuration = read_configuration({"store": given.store}, path=given.config)
+    if given.url is not None:
+        configuration = configuration.with_value("store", given.url, "the command line")
+    async with opened("doctor", configuration, given.token) as client:
         health = await client.health()
         queues = await client.queues(limit=20)
         workers = await client.workers()

@@ -7,7 +7,21 @@ import os
 import sys
 from collections.abc import Sequence
 
-from qo.cli import config, dead, demo, doctor, messages, migrate, queues, serve, token, work, workers
+from qo.cli import (
+    completion,
+    config,
+    dead,
+    demo,
+    doctor,
+    job,
+    messages,
+    migrate,
+    queues,
+    serve,
+    token,
+    work,
+    workers,
+)
 from qo.core.errors import QoError
 from qo.core.version import __version__
 
@@ -16,18 +30,24 @@ def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(
         prog="qo",
         description="qo is a durable queue and the workers that empty it.",
-        epilog="`qo COMMAND --help` explains a command.",
+        epilog="`qo COMMAND --help` explains a command. Begin with `qo demo`, or with `qo push hello '\"world\"'` and "
+        "`qo pop hello`.",
     )
     main.add_argument("--version", action="version", version=f"qo {__version__}")
-    commands = main.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for each in (serve, work, workers, messages, queues, dead, token, config, demo, doctor, migrate):
+    commands = main.add_subparsers(dest="command", metavar="COMMAND")
+    for each in (serve, work, workers, messages, queues, job, dead, token, config, demo, doctor, migrate):
         each.add_to(commands)
+    completion.add_to(commands, parser)
     return main
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. 0: done. 1: it found or met a problem. 2: the command line is wrong. 130: interrupted."""
-    given = parser().parse_args(arguments)
+    known = parser()
+    given = known.parse_args(arguments)
+    if given.command is None:
+        known.print_help()
+        return 0
     try:
         code: int = given.run(given)
     except QoError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -11,10 +12,13 @@ from typing import Any
 
 import msgspec
 
+from qo.cli.arguments import length
 from qo.cli.opened import add_command
+from qo.cli.output import progress
 from qo.client.arguments import at_least_one
 from qo.client.client import Client
 from qo.client.delivery import Delivery
+from qo.client.job import JobHandle
 from qo.client.outgoing import Message
 from qo.core.errors import Invalid
 from qo.core.lease import Release
@@ -38,8 +42,8 @@ def add_to(commands: Any) -> None:
     push.add_argument("--kind", default="default", help="the task that handles it")
     push.add_argument("--key", help="messages of one key run in order")
     push.add_argument("--priority", type=int, default=0, help="-100 to 100, higher first")
-    push.add_argument("--delay", type=float, metavar="SECONDS", help="not before so long from now")
-    push.add_argument("--ttl", type=float, metavar="SECONDS", help="canceled if not delivered so long after it was due")
+    push.add_argument("--delay", type=length, metavar="LENGTH", help="not before so long from now: seconds, or 1h30m")
+    push.add_argument("--ttl", type=length, metavar="LENGTH", help="canceled if not delivered so long after it was due")
     push.add_argument("--dedupe", metavar="KEY", help="not pushed if an unfinished message has this key")
     push.add_argument("--header", action="append", default=[], metavar="NAME=VALUE", help="may be given several times")
     pop = add_command(
@@ -52,7 +56,7 @@ def add_to(commands: Any) -> None:
     )
     pop.add_argument("queue")
     pop.add_argument("-n", "--messages", type=int, default=1, help="how many at most (default 1)")
-    pop.add_argument("--wait", type=float, metavar="SECONDS", help="wait so long for the first")
+    pop.add_argument("--wait", type=length, metavar="LENGTH", help="wait so long for the first")
     pop.add_argument("--group", default="default")
     pop.add_argument("--kind", action="append", help="only this kind; may be given several times")
     pop.add_argument("--key", help="only this key")
@@ -75,13 +79,23 @@ async def _push(client: Client, given: argparse.Namespace) -> int:
         for payload in _payloads(given)
     )
     queue = client.queue(given.queue)
-    for batch in _batches(made):
-        for handle in await queue.push_many(batch):
-            if given.json:
-                print(json.dumps({"id": handle.id, "duplicate": handle.duplicate}))
-            else:
-                print(f"{handle.id} (a duplicate of this one)" if handle.duplicate else handle.id)
+    with progress(f"pushing to '{given.queue}'") if given.lines else contextlib.nullcontext(_no_bar) as advance:
+        for batch in _batches(made):
+            _print_ids(await queue.push_many(batch), as_json=given.json)
+            advance(len(batch))
     return 0
+
+
+def _no_bar(_: int) -> None:
+    """One message needs no bar."""
+
+
+def _print_ids(handles: Iterable[JobHandle], *, as_json: bool) -> None:
+    for handle in handles:
+        if as_json:
+            print(json.dumps({"id": handle.id, "duplicate": handle.duplicate}))
+        else:
+            print(f"{handle.id} (a duplicate of this one)" if handle.duplicate else handle.id)
 
 
 def _payloads(given: argparse.Namespace) -> Iterator[Any]:

@@ -8,8 +8,9 @@ import sys
 from typing import Any
 
 from qo.cli.opened import add_command
-from qo.cli.tables import table
+from qo.cli.output import print_table, progress
 from qo.client.client import Client
+from qo.client.job_info import first_line, job_info
 from qo.core.errors import Invalid
 from qo.core.outcome import Job, JobState
 
@@ -46,39 +47,25 @@ async def _queues(client: Client, given: argparse.Namespace) -> int:
         rows.append({"queue": info.name, **{name: getattr(depth, name) for name in DEPTHS}, "paused": info.paused})
     if given.json:
         print(json.dumps(rows))
-    elif not rows:
-        print("there are no queues yet; the first push creates one")
     else:
         shown = [[str(row[name]) for name in ("queue", *DEPTHS)] + ["paused" if row["paused"] else ""] for row in rows]
-        print(table(["queue", *DEPTHS, ""], shown))
+        print_table(["queue", *DEPTHS, ""], shown, empty="there are no queues yet; the first push creates one")
     return 0
 
 
 async def _jobs(client: Client, given: argparse.Namespace) -> int:
     found = await client.queue(given.queue).jobs(state=given.state, before=given.before, limit=given.limit)
     if given.json:
-        print(json.dumps([_as_json(job) for job in found]))
+        print(json.dumps([job_info(job) for job in found]))
         return 0
     rows = [_row(job) for job in found]
-    print(table(["id", "kind", "key", "state", "attempt", "created", "error"], rows) if rows else "no such jobs")
+    print_table(["id", "kind", "key", "state", "attempt", "created", "error"], rows, empty="no such jobs")
     return 0
 
 
 def _row(job: Job) -> list[str]:
-    created, error = job.created_at.isoformat("T", "seconds"), (job.error or job.reason or "")[:60]
+    created, error = job.created_at.isoformat("T", "seconds"), (first_line(job.error) or job.reason or "")[:60]
     return [job.id, job.kind, job.key or "", job.state or "unknown", str(job.attempt), created, error]
-
-
-def _as_json(job: Job) -> dict[str, Any]:
-    times = ("created_at", "due_at", "started_at", "finished_at", "lease_expires_at")
-    told: dict[str, Any] = {
-        name: getattr(job, name)
-        for name in ("id", "queue", "kind", "key", "state", "attempt", "lease_owner", "reason", "error")
-    }
-    for name in times:
-        value = getattr(job, name)
-        told[name] = None if value is None else value.isoformat()
-    return told
 
 
 async def _pause(client: Client, given: argparse.Namespace) -> int:
@@ -97,7 +84,8 @@ async def _resume(client: Client, given: argparse.Namespace) -> int:
 
 async def _purge(client: Client, given: argparse.Namespace) -> int:
     check_sure(given, f"Remove every message of '{given.queue}', for every group?")
-    count = await client.queue(given.queue).purge()
+    with progress(f"removing the messages of '{given.queue}'"):
+        count = await client.queue(given.queue).purge()
     print(json.dumps({"count": count}) if given.json else f"{count} messages removed")
     return 0
 

@@ -6,8 +6,10 @@ import argparse
 import sys
 from typing import Any
 
-from qo.cli.configuration import FILE, read_configuration
+from qo.cli.configuration import read_configuration
+from qo.cli.opened import say_store
 from qo.core.errors import Invalid
+from qo.environment import FILE
 
 
 def add_to(commands: Any) -> None:
@@ -18,7 +20,9 @@ def add_to(commands: Any) -> None:
         "finish what is under way and exit 0. Settings come from qo.toml, the environment (QO_…) and these flags, in "
         "that order of increasing weight; `qo config` shows them.",
     )
-    command.add_argument("--store", metavar="URL", help="where messages are kept (default sqlite:///qo.db)")
+    command.add_argument(
+        "--store", metavar="URL", help="where messages are kept (default: QO_STORE, else qo.toml, else sqlite:///qo.db)"
+    )
     command.add_argument("--host", help="the address to listen on (default 127.0.0.1)")
     command.add_argument("--port", type=int, help="the port (default 6632; 0: any)")
     command.add_argument("--workers", type=int, help="processes that share the port; PostgreSQL only (default 1)")
@@ -48,6 +52,7 @@ def _serve(given: argparse.Namespace) -> int:
     configuration = read_configuration(flags, path=given.config)
     for warning in configuration.warnings:
         print(f"qo serve: {warning}", file=sys.stderr)
+    say_store("serve", configuration.store)
     try:
         from qo.server.serve import serve  # noqa: PLC0415 - only when asked for
     except ImportError as error:

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from qo.cli.opened import add_command
-from qo.cli.tables import table
+from qo.cli.output import print_table
 from qo.client.client import Client
 from qo.core.access import Scope, Token
 from qo.core.errors import Invalid, NotFound
@@ -56,7 +56,7 @@ async def _list(client: Client, given: argparse.Namespace) -> int:
          _time(each.expires_at) or "never"]
         for each in found
     ]  # fmt: skip
-    print(table(["id", "name", "scopes", "queues", "created", "expires"], rows) if rows else "no tokens")
+    print_table(["id", "name", "scopes", "queues", "created", "expires"], rows, empty="no tokens")
     return 0
 
 

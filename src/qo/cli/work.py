@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
-import logging
 import os
 import signal
 import sys
@@ -15,29 +14,25 @@ from pathlib import Path
 from typing import Any
 
 import qo
-from qo.cli.configuration import (
-    HOST_VARIABLE,
-    TOKEN_VARIABLE,
-    Configuration,
-    host_of,
-    read_configuration,
-    token_for,
-    work_kinds,
-)
+from qo.cli.arguments import length
+from qo.cli.configuration import Configuration, read_configuration, work_kinds
+from qo.cli.opened import add_store_options, say_store, saying_that_it_is_away
 from qo.client.queue import Queue
 from qo.connect import is_server
 from qo.core.errors import Invalid
 from qo.core.names import DEFAULT_QUEUE
 from qo.core.queue import DEFAULT_LEASE
 from qo.core.scaling import DEFAULT_COUNT, MAX_COUNT, ScalingSettings
+from qo.environment import HOST_VARIABLE, TOKEN_VARIABLE, host_of, token_for
 from qo.manager.managed import SOCKET_OPTION, run_managed
 from qo.manager.manager import Manager
+from qo.server.logs import set_up as set_up_logs
+from qo.server.settings import LOG_FORMATS, LOG_LEVELS
 from qo.worker.catalog import catalog_worker, read_kinds
 from qo.worker.exposing import exposed
 from qo.worker.options import CLAIM_BATCH_SIZE, GRACE_SECONDS, MAX_CONCURRENT_TASKS, WorkerRunOptions
 from qo.worker.worker import Worker, run_quickly
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s"
 LEASE = DEFAULT_LEASE.total_seconds()
 
 
@@ -55,65 +50,82 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="run the built-in kinds of work, and those of qo.toml, instead of a worker",
     )
-    command.add_argument("--config", metavar="FILE", help="the configuration (default qo.toml, if there is one)")
-    command.add_argument("--store", metavar="URL", help="a store or a server, instead of the worker's own")
-    command.add_argument("--token", help="the token for a server (default: the variable QO_TOKEN)")
+    add_store_options(command)
     command.add_argument("--queue", action="append", help="take from this queue; may be given several times")
     command.add_argument("--concurrency", type=int, help=f"tasks at once (default {MAX_CONCURRENT_TASKS})")
     command.add_argument("--batch", type=int, help=f"messages in one claim (default {CLAIM_BATCH_SIZE})")
-    command.add_argument("--lease", type=float, help=f"seconds that a claim holds (default {LEASE:g})")
+    command.add_argument("--lease", type=length, metavar="LENGTH", help=f"how long a claim holds (default {LEASE:g} s)")
     command.add_argument(
         "--min", type=int, help=f"manage worker processes, at least so many; 0 is allowed (default {DEFAULT_COUNT})"
     )
     command.add_argument("--max", type=int, help=f"manage worker processes, at most so many (default {MAX_COUNT})")
     command.add_argument(
-        "--grace", type=float, default=GRACE_SECONDS, help=f"seconds to finish when stopped (default {GRACE_SECONDS:g})"
+        "--grace",
+        type=length,
+        metavar="LENGTH",
+        default=timedelta(seconds=GRACE_SECONDS),
+        help=f"how long tasks may take to finish when stopped (default {GRACE_SECONDS:g} s)",
     )
     command.add_argument("--metrics-port", type=int, help="serve metrics on this port of this machine")
+    command.add_argument("--log-level", choices=LOG_LEVELS, help="(default info)")
+    command.add_argument("--log-format", choices=LOG_FORMATS, help="(default text)")
     command.add_argument(SOCKET_OPTION, type=int, help=argparse.SUPPRESS)
     command.set_defaults(run=_work)
 
 
 def _work(given: argparse.Namespace) -> int:
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
     flags = {
         "worker.max_concurrent_tasks": given.concurrency,
         "worker.claim_batch_size": given.batch,
         "store": given.store,
         "workers.default_count": given.min,
         "workers.max_count": given.max,
-        "workers.lease_timeout_seconds": given.lease,
+        "workers.lease_timeout_seconds": None if given.lease is None else given.lease.total_seconds(),
+        "log.level": given.log_level,
+        "log.format": given.log_format,
     }
     configuration = read_configuration(flags, path=given.config)
-    worker = _chosen(given, configuration)
+    set_up_logs(configuration.logs())
+    for warning in configuration.warnings:
+        print(f"qo work: {warning}", file=sys.stderr)
+    worker, configuration = _chosen(given, configuration)
+    if not isinstance(worker.where, Queue):
+        say_store("work", configuration.store)
     options = WorkerRunOptions(
         max_concurrent_tasks=configuration["worker.max_concurrent_tasks"],
         claim_batch_size=configuration["worker.claim_batch_size"],
         polling=configuration.polling(),
         lease=timedelta(seconds=configuration["workers.lease_timeout_seconds"]),
         grace_seconds=given.grace,
+        signals=True,
         metrics_port=given.metrics_port,
     )
     scaling = configuration.scaling()
     if scaling is not None and given.manager_socket is None:
-        return asyncio.run(_manage(worker, scaling, options, given))
+        return asyncio.run(_manage(worker, scaling, options, given, configuration))
     print(f"working on {', '.join(worker.queues)}: {', '.join(sorted(worker.tasks))}", file=sys.stderr, flush=True)
     socket = given.manager_socket
     ran = run_quickly(worker.run(options) if socket is None else run_managed(worker, options, socket))
-    print(f"stopped; {ran.succeeded} tasks done, {ran.failed} failed", file=sys.stderr)
+    print(f"stopped; {ran.succeeded} tasks done, {ran.failed} failed", file=sys.stderr, flush=True)
+    if ran.left_behind:  # a thread cannot be stopped, and Python would wait for it
+        os._exit(0)
     return 0
 
 
 async def _manage(
-    worker: Worker, scaling: ScalingSettings, options: WorkerRunOptions, given: argparse.Namespace
+    worker: Worker,
+    scaling: ScalingSettings,
+    options: WorkerRunOptions,
+    given: argparse.Namespace,
+    configuration: Configuration,
 ) -> int:
     if isinstance(worker.where, Queue):
         raise Invalid("worker", "has a client's queue; to be managed it needs a store's or a server's URL")
     if given.token is not None:
         os.environ[TOKEN_VARIABLE] = given.token  # for the workers; others may read a command line
-        urls = [worker.where] if isinstance(worker.where, str) else worker.where
-        os.environ[HOST_VARIABLE] = ",".join(map(host_of, urls))
-    client = await worker.connected(options.polling)
+        os.environ[HOST_VARIABLE] = ",".join(map(host_of, _urls(worker)))
+    async with saying_that_it_is_away("work", configuration.store):
+        client = await worker.connected(options.polling)
     try:
         manager = Manager(
             client.front,
@@ -140,39 +152,48 @@ async def _manage(
 def _passed_on(given: argparse.Namespace) -> list[str]:
     """The command line of a worker that is managed."""
     passed = ["--catalog"] if given.catalog else [given.worker]
-    for name in ("config", "store", "concurrency", "batch", "lease", "grace"):
+    for name in ("config", "store", "concurrency", "batch", "lease", "grace", "log_level", "log_format"):
         value = getattr(given, name)
-        passed += [] if value is None else [f"--{name}", str(value)]
+        said = str(value.total_seconds()) if isinstance(value, timedelta) else str(value)
+        passed += [] if value is None else [f"--{name.replace('_', '-')}", said]
     for queue in given.queue or ():
         passed += ["--queue", queue]
     return passed
 
 
-def _chosen(given: argparse.Namespace, configuration: Configuration) -> Worker:
+def _chosen(given: argparse.Namespace, configuration: Configuration) -> tuple[Worker, Configuration]:
+    """The worker, on the store that a flag names, or on its own, or on the configured one; and that configuration."""
     if given.catalog and given.worker is not None:
         raise Invalid("worker", "name a worker or say --catalog, not both")
     if not given.catalog and given.worker is None:
         raise Invalid("worker", "name a worker as MODULE:NAME, or say --catalog")
     if given.catalog:
-        kinds = read_kinds(work_kinds(given.config))
-        worker = catalog_worker(configuration["store"], tuple(given.queue or [DEFAULT_QUEUE]), kinds)
-        worker.use(token=_token(given, configuration), encryption_key=configuration["encryption.key"])
-        return worker
-    worker = find(given.worker)
-    if given.store is not None:
-        worker.where = given.store
-    elif not isinstance(worker.where, Queue):
-        for url in [worker.where] if isinstance(worker.where, str) else worker.where:
+        worker = catalog_worker(None, tuple(given.queue or [DEFAULT_QUEUE]), read_kinds(work_kinds(given.config)))
+    else:
+        worker = find(given.worker)
+    if isinstance(worker.where, Queue):
+        return worker, configuration
+    token = given.token
+    if given.store is None and worker.where is not None:
+        for url in _urls(worker):
             configuration = configuration.with_value("store", url, given.worker)
-            _token(given, configuration)  # it goes to each of them
-    worker.use(token=_token(given, configuration), encryption_key=configuration["encryption.key"])
+            token = _token(given, configuration)  # it goes to each of them
+    else:
+        worker.where = configuration["store"]
+        token = _token(given, configuration)
+    worker.use(token=token, encryption_key=configuration["encryption.key"])
     if given.queue:
         worker.queues = tuple(given.queue)
-    return worker
+    return worker, configuration
+
+
+def _urls(worker: Worker) -> list[str]:
+    assert not isinstance(worker.where, Queue)
+    return [worker.where] if isinstance(worker.where, str) else list(worker.where or ())
 
 
 def _token(given: argparse.Namespace, configuration: Configuration) -> str | None:
-    return token_for(configuration, given.token) if is_server(configuration["store"]) else given.token
+    return token_for(configuration.store, given.token) if is_server(configuration["store"]) else given.token
 
 
 def find(text: str) -> Worker:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from qo.cli.opened import add_command
-from qo.cli.tables import table
+from qo.cli.output import print_table
 from qo.client.client import Client
 from qo.core.worker import WorkerInfo
 
@@ -31,7 +31,7 @@ async def _list(client: Client, given: argparse.Namespace) -> int:
         print(json.dumps({"workers": msgspec.to_builtins(found), "unserved": msgspec.to_builtins(unserved)}))
         return 0
     headings = ["id", "state", "queues", "kinds", "running", "slots", "memory", "pressure", "heard from"]
-    print(table(headings, [_row(each) for each in found]) if found else "no workers")
+    print_table(headings, [_row(each) for each in found], empty="no workers")
     for kind in unserved:
         print(f"nobody takes '{kind.kind}' of queue '{kind.queue}' for group '{kind.group}'")
     return 0

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
+from qo.core.durations import Length, duration
 from qo.core.errors import Invalid
 from qo.core.outcome import JobState
-from qo.core.queue import duration
 
 
 def checked_kinds(kinds: Collection[str] | None) -> frozenset[str] | None:
@@ -18,7 +18,7 @@ def checked_kinds(kinds: Collection[str] | None) -> frozenset[str] | None:
     return None if kinds is None else frozenset(kinds)
 
 
-def positive(field: str, value: timedelta | float) -> timedelta:
+def positive(field: str, value: Length) -> timedelta:
     length = duration(field, value)
     if length < timedelta(0):
         raise Invalid(field, "must not be negative")

@@ -24,7 +24,7 @@ from qo.core.names import DEFAULT_KIND
 
 if TYPE_CHECKING:
     from qo.client.queue import Queue
-    from qo.client.steps import Length
+    from qo.core.durations import Length
 
 BUFFER_MESSAGES = 500
 BUFFER_MS = 50

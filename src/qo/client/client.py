@@ -13,7 +13,7 @@ from qo.client.tokens import Tokens
 from qo.core.errors import RolledBack
 from qo.core.lane import Filter, Start, read_start
 from qo.core.lease import Settlement, Undone, Unit
-from qo.core.message import Duplicate, NewMessage, Refused
+from qo.core.message import Duplicate, NewMessage, Refused, checked_id
 from qo.core.outcome import Health, QueueInfo
 from qo.core.worker import WaitingKind, WorkerInfo
 
@@ -27,6 +27,10 @@ class Client:
     def queue(self, name: str) -> Queue:
         """A queue by name. It need not exist; the first push creates it."""
         return Queue(self.front, name)
+
+    def job(self, id: str) -> JobHandle:
+        """A handle on a message by its id, whichever queue it is in."""
+        return JobHandle(self.front, checked_id("id", id))
 
     async def queues(self, *, after: str = "", limit: int = 100) -> Sequence[QueueInfo]:
         """The queues there are, by name."""

@@ -14,6 +14,8 @@ from qo.core.outcome import DeadLetter
 
 @dataclass(frozen=True, slots=True)
 class DeadLetters:
+    """Messages that used up their attempts: look at them, push them again, remove them."""
+
     front: Front
     queue: str
     group: str
@@ -21,6 +23,15 @@ class DeadLetters:
     async def list(self, *, after: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
         """Oldest first."""
         return await paged(partial(self.front.inspect.dead, self.queue, self.group), after, limit)
+
+    async def get(self, id: str) -> DeadLetter | None:
+        """One of them by its id; None if there is none."""
+        wanted = checked_id("id", id)
+        before = (int.from_bytes(wanted) - 1).to_bytes(16) if any(wanted) else None
+        found = await self.front.inspect.dead(
+            self.queue, self.group, None if before is None else id_text(MessageId(before)), 1
+        )
+        return found[0] if found and found[0].id == id_text(wanted) else None
 
     async def retry(self, *ids: str) -> Sequence[str]:
         """Push these again (none named: up to a thousand of them), addressed to this group alone. Their new ids."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from qo.client.front import Front
 from qo.client.payload import result_bytes, unpacked
-from qo.core.errors import LeaseLost
+from qo.core.durations import Length, duration
+from qo.core.errors import LeaseLost, shortened
 from qo.core.lease import (
     Answer,
     Bury,
@@ -25,7 +28,11 @@ from qo.core.lease import (
     Verdict,
 )
 from qo.core.message import id_text
-from qo.core.queue import DEFAULT_LEASE, duration
+from qo.core.queue import DEFAULT_LEASE
+
+TRACE_FRAMES = 20
+TRACE_LIMIT = 8 * 1024
+"""How much of an error's trace is kept: the innermost frames, and so many characters in all."""
 
 
 class Delivery:
@@ -101,7 +108,7 @@ class Delivery:
         """It is done. The result is kept with the outcome. On a keyed lane, completes what came before it too."""
         return await self.settle(Complete(result_bytes(result)))
 
-    async def fail(self, error: str = "", *, after: timedelta | float | None = None) -> Verdict:
+    async def fail(self, error: str = "", *, after: Length | None = None) -> Verdict:
         """It failed: try again after the queue's backoff, or `after` that. Out of attempts, it is buried."""
         rest = None if after is None else duration("after", after)
         return await self.settle(Fail(error, rest))
@@ -131,7 +138,7 @@ class Delivery:
         each = self.delivered
         return Settlement(token=each.token, lane=each.lane, offset=each.offset, report=report)
 
-    async def extend(self, lease: timedelta | float = DEFAULT_LEASE, *, started: bool = True) -> bool:
+    async def extend(self, lease: Length = DEFAULT_LEASE, *, started: bool = True) -> bool:
         """Hold the lease for so long from now. Whether the message was canceled meanwhile.
 
         Extends everything that was claimed together with it. Never shortens.
@@ -167,6 +174,16 @@ class Delivery:
 def describe(error: BaseException) -> str:
     """An error as it is kept with a dead letter: its type and what it says."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def traced(error: BaseException) -> str:
+    """The same with the trace below it, from the task on; where there is no room, the first line is what is shown."""
+    told = traceback.TracebackException.from_exception(error, limit=-TRACE_FRAMES)
+    own = str(Path(__file__).parent.parent)
+    told.stack = traceback.StackSummary.from_list([each for each in told.stack if not each.filename.startswith(own)])
+    if not told.stack:
+        return describe(error)
+    return shortened(f"{describe(error)}\n\n{''.join(told.format()).rstrip()}", TRACE_LIMIT)
 
 
 def _explain(answer: Answer, delivered: Delivered) -> str:

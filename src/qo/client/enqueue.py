@@ -13,10 +13,11 @@ import secrets
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from qo.client.outgoing import Message
+from qo.core.durations import Length
 from qo.core.errors import Invalid
 from qo.core.message import Dedupe, NewMessage, id_text, message_ids
 from qo.core.names import DEFAULT_KIND, DEFAULT_SCHEMA, checked_schema
@@ -35,8 +36,6 @@ COLUMNS = (
     ("dedupe", "jsonb"),
     ("notify", "boolean"),
 )
-
-Length = timedelta | float
 
 
 def enqueue(

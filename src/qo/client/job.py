@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from qo.client.front import Front
+from qo.client.job_info import JobInfo, first_line, job_info
 from qo.client.payload import result_value
+from qo.core.durations import Length, duration
 from qo.core.errors import JobCanceled, JobFailed, NotFound
 from qo.core.message import MessageId, id_text
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import CancelAnswer, Event, Job, JobState
-from qo.core.queue import duration
 
 
 class JobHandle(msgspec.Struct, frozen=True, gc=False):
@@ -30,8 +30,12 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
     def id(self) -> str:
         return id_text(self.message_id)
 
-    async def info(self) -> Job:
-        """Everything that is known of it. `NotFound` once it was removed."""
+    async def info(self) -> JobInfo:
+        """Everything that is known of it, as plain data that JSON can say. `NotFound` once it was removed."""
+        return job_info(await self.job())
+
+    async def job(self) -> Job:
+        """The same as a value: payload and result as bytes, times as datetimes."""
         [job] = await self.front.inspect.jobs([self.message_id])
         if job is None:
             raise NotFound(f"nothing is known of job {self.id} (any more)")
@@ -39,9 +43,9 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
 
     async def status(self) -> JobState | None:
         """queued, assigned, running, succeeded, failed or canceled; None if its queue keeps no history of it."""
-        return (await self.info()).state
+        return (await self.job()).state
 
-    async def result(self, timeout: timedelta | float | None = None) -> Any:  # noqa: ASYNC109 - not a cancellation
+    async def result(self, timeout: Length | None = None) -> Any:  # noqa: ASYNC109 - not a cancellation
         """Wait for the job to finish and return what it was completed with.
 
         Raises `JobFailed` or `JobCanceled` if it ended so, and `TimedOut` if it
@@ -52,7 +56,7 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
         if job is None or job.state is None:
             raise NotFound(f"nothing is known of job {self.id}; its queue keeps no history, or no longer keeps this")
         if job.state is JobState.FAILED:
-            raise JobFailed(f"job {self.id} failed: {job.error or job.reason}")
+            raise JobFailed(f"job {self.id} failed: {first_line(job.error) or job.reason}")
         if job.state is JobState.CANCELED:
             raise JobCanceled(f"job {self.id} was canceled: {job.reason}")
         return result_value(job.result)

@@ -11,10 +11,10 @@ import msgspec
 
 from qo.client.payload import RAW, encoded, encoded_quickly, marked
 from qo.client.tracing import trace_headers
+from qo.core.durations import Length, duration
 from qo.core.errors import Invalid
 from qo.core.message import Dedupe, MessageId, NewMessage, check_own_headers
 from qo.core.names import DEFAULT_KIND
-from qo.core.queue import duration
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -35,11 +35,11 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     kind: str = DEFAULT_KIND
     key: str | None = None
     priority: int = 0
-    delay: timedelta | float | None = None
+    delay: Length | None = None
     due_at: datetime | None = None
     dedupe: str | Dedupe | None = None
     headers: Mapping[str, str] | None = None
-    ttl: timedelta | float | None = None
+    ttl: Length | None = None
 
     def addressed(self, queue: str, id: MessageId) -> NewMessage:
         """Check it and turn it into what the store takes."""
@@ -69,7 +69,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             dedupe=Dedupe(self.dedupe) if isinstance(self.dedupe, str) else self.dedupe,
         )
 
-    def _delay(self, given: timedelta | float) -> timedelta:
+    def _delay(self, given: Length) -> timedelta:
         """A length as it is: from when on it counts is for the store's clock to say."""
         delay = duration("delay", given)
         if delay < timedelta(0):

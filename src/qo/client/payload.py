@@ -12,7 +12,17 @@ from qo.core.errors import Invalid
 from qo.core.message import BYTES_CONTENT, CONTENT_TYPE
 
 RAW = (bytes, bytearray, memoryview)
-_encode = msgspec.json.Encoder().encode
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has no word for: models of pydantic say themselves what they are."""
+    dump = getattr(value, "model_dump", None)
+    if dump is None or isinstance(value, type):
+        raise TypeError(f"objects of type {type(value).__name__} are not supported")
+    return dump(mode="json")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -46,7 +56,7 @@ def _hides_a_number(value: Any) -> bool:
         return any(_hides_a_number(each) for each in value.values())
     if isinstance(value, list | tuple | set | frozenset):
         return any(_hides_a_number(each) for each in value)
-    return False
+    return hasattr(value, "model_dump") and _hides_a_number(value.model_dump())
 
 
 def marked(payload: Any, headers: Mapping[str, str] | None) -> tuple[bytes, Mapping[str, str]]:

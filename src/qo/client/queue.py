@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapp
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Self, overload
+from typing import Any, Self, Unpack, overload
 
 from qo.client import consume
-from qo.client.arguments import check_handler, checked_kinds, is_async, positive, read_state
+from qo.client.arguments import at_least_one, check_handler, checked_kinds, is_async, positive, read_state
 from qo.client.buffer import BUFFER_MESSAGES, BUFFER_MS, Buffer
 from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
@@ -18,14 +18,16 @@ from qo.client.front import Front
 from qo.client.job import JobHandle
 from qo.client.outgoing import Message, addressed
 from qo.client.paging import paged
-from qo.client.steps import NO_OPTIONS, Length, Options, Steps
+from qo.client.steps import NO_OPTIONS, Options, Steps
+from qo.client.typed import PushOptions, SettingsChanges
+from qo.core.durations import Length, duration
 from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Start, read_start
 from qo.core.lease import Claimed, Complete, LeaseToken, Nothing, Verdict, Want
 from qo.core.message import Dedupe, Duplicate, NewMessage, Stored, checked_id
 from qo.core.names import DEFAULT_GROUP, DEFAULT_KIND, checked_key, checked_name
 from qo.core.outcome import Depth, GroupInfo, Job, JobState, LaneInfo, QueueInfo
-from qo.core.queue import QueueSettings, duration
+from qo.core.queue import QueueSettings
 
 FROM_THE_START = Start()
 Handler = consume.Handler
@@ -108,7 +110,7 @@ class Queue(Steps):
         """A buffer that pushes what it is given in batches, so full or so old at most; see `Buffer`."""
         return Buffer(self, messages, milliseconds)
 
-    async def submit(self, kind: str, payload: Any = None, **options: Any) -> JobHandle:
+    async def submit(self, kind: str, payload: Any = None, **options: Unpack[PushOptions]) -> JobHandle:
         """Push a job of a kind: `push` with the kind first."""
         return await self.push(payload, kind=kind, **options)
 
@@ -134,7 +136,7 @@ class Queue(Steps):
         completes at delivery: at most once, by your wish.
         """
         want = self.want(
-            messages=messages or self.options.batch or 1,
+            messages=at_least_one("messages", self.options.batch or 1 if messages is None else messages),
             lease=lease,
             kinds=kinds,
             key=key,
@@ -176,7 +178,12 @@ class Queue(Steps):
         """
         batch = list(deliveries)
         want = self.want(
-            messages=messages, lease=lease, kinds=kinds, lanes=lanes, lane_messages=lane_messages, owner=owner
+            messages=at_least_one("messages", messages),
+            lease=lease,
+            kinds=kinds,
+            lanes=lanes,
+            lane_messages=lane_messages,
+            owner=owner,
         )
         answers, [claimed] = await self.front.settle([each.settlement(Complete()) for each in batch], [want])
         for delivery in batch:
@@ -260,7 +267,7 @@ class Queue(Steps):
 
     # Arranging
 
-    async def configure(self, **settings: Any) -> QueueSettings:
+    async def configure(self, **settings: Unpack[SettingsChanges]) -> QueueSettings:
         """Create the queue if need be and change some of its settings; see `QueueSettings`."""
         return await self.front.admin.configure(self.name, settings)
 
@@ -269,6 +276,7 @@ class Queue(Steps):
         await self.front.admin.pause(self.name, True)
 
     async def resume(self) -> None:
+        """Let claims go on."""
         await self.front.admin.pause(self.name, False)
 
     async def purge(self) -> int:
@@ -303,9 +311,11 @@ class Queue(Steps):
     # Looking
 
     async def info(self) -> QueueInfo:
+        """Its settings, its namespace and task, and whether it is paused. `NotFound` if it does not exist."""
         return await self.front.inspect.queue(self.name)
 
     async def exists(self) -> bool:
+        """Whether something was pushed to it, claimed from it or configured on it before."""
         try:
             await self.info()
         except NotFound:
@@ -313,6 +323,7 @@ class Queue(Steps):
         return True
 
     async def settings(self) -> QueueSettings:
+        """Its settings, the defaults included."""
         return (await self.info()).settings
 
     async def depth(self) -> Depth:
@@ -320,9 +331,11 @@ class Queue(Steps):
         return await self.front.inspect.depth(self.name, self.group_name)
 
     async def groups(self) -> Sequence[GroupInfo]:
+        """The groups that are registered on it, and how far behind each is."""
         return await self.front.inspect.groups(self.name)
 
     async def lanes(self, *, after: int = 0, limit: int = 100) -> Sequence[LaneInfo]:
+        """Its lanes, in the order in which they were made, and where this group stands in each."""
         return await self.front.inspect.lanes(self.name, self.group_name, after, limit)
 
     def job(self, id: str) -> JobHandle:
@@ -332,6 +345,6 @@ class Queue(Steps):
     async def jobs(
         self, *, state: JobState | str | None = None, before: str | None = None, limit: int = 100
     ) -> Sequence[Job]:
-        """Newest first."""
+        """Its jobs, newest first; of one state, or of all."""
         only = None if state is None else read_state(state)
         return await paged(partial(self.front.inspect.list_jobs, self.name, only), before, limit)

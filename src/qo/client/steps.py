@@ -11,14 +11,13 @@ from datetime import timedelta
 from typing import Any, Self
 
 from qo.client.arguments import at_least_one, checked_kinds, positive
+from qo.core.durations import Length, duration
 from qo.core.errors import Invalid
 from qo.core.names import checked_key
-from qo.core.queue import duration
 
 BATCH = 10
 CONCURRENCY = 10
 
-Length = timedelta | float
 OnError = Callable[[Any, Exception], Any]
 
 

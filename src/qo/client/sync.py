@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, Self, Unpack, overload
 
 from qo.client.arguments import check_handler
 from qo.client.buffer import BUFFER_MESSAGES, BUFFER_MS
@@ -23,8 +23,10 @@ from qo.client.delivery import Delivery
 from qo.client.outgoing import Message
 from qo.client.portal import Portal
 from qo.client.queue import Queue
-from qo.client.steps import Length, Options, Steps
+from qo.client.steps import Options, Steps
 from qo.client.sync_handles import SyncBuffer, SyncDeadLetters, SyncDelivery, SyncJobHandle, SyncTokens
+from qo.client.typed import PushOptions, SettingsChanges, documented_by
+from qo.core.durations import Length
 from qo.core.errors import Closed, Invalid
 from qo.core.lane import Start
 from qo.core.lease import Settlement, Verdict
@@ -43,6 +45,7 @@ from qo.core.queue import QueueSettings
 from qo.core.worker import WaitingKind, WorkerInfo
 
 
+@documented_by(Queue)
 class SyncQueue(Steps):
     """One queue, seen by one group; see `Queue`."""
 
@@ -85,7 +88,7 @@ class SyncQueue(Steps):
     def buffered(self, *, messages: int = BUFFER_MESSAGES, milliseconds: float = BUFFER_MS) -> SyncBuffer:
         return SyncBuffer(self._portal, self._queue, messages, milliseconds)
 
-    def submit(self, kind: str, payload: Any = None, **options: Any) -> SyncJobHandle:
+    def submit(self, kind: str, payload: Any = None, **options: Unpack[PushOptions]) -> SyncJobHandle:
         return self.push(payload, kind=kind, **options)
 
     def claim(
@@ -214,7 +217,7 @@ class SyncQueue(Steps):
         finally:
             self._portal.call(deliveries.aclose())
 
-    def configure(self, **settings: Any) -> QueueSettings:
+    def configure(self, **settings: Unpack[SettingsChanges]) -> QueueSettings:
         return self._portal.call(self._queue.configure(**settings))
 
     def pause(self) -> None:
@@ -269,6 +272,7 @@ class SyncQueue(Steps):
         return self._portal.call(self._queue.jobs(state=state, before=before, limit=limit))
 
 
+@documented_by(Client)
 class SyncClient:
     """A connection to a store, for programs without an event loop; see `Client`."""
 
@@ -278,6 +282,7 @@ class SyncClient:
 
     @classmethod
     def start(cls, open_client: Callable[[], Coroutine[Any, Any, Client]]) -> SyncClient:
+        """A client whose loop runs in a thread of its own."""
         portal = Portal()
         try:
             return cls(portal, portal.call(open_client()))
@@ -287,6 +292,9 @@ class SyncClient:
 
     def queue(self, name: str) -> SyncQueue:
         return SyncQueue(self._portal, self._client.queue(name))
+
+    def job(self, id: str) -> SyncJobHandle:
+        return SyncJobHandle(self._portal, self._client.job(id))
 
     def queues(self, *, after: str = "", limit: int = 100) -> Sequence[QueueInfo]:
         return self._portal.call(self._client.queues(after=after, limit=limit))

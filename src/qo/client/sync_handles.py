@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from qo.client.buffer import Buffer
 from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.job import JobHandle
+from qo.client.job_info import JobInfo
 from qo.client.portal import Portal
 from qo.client.queue import Queue
-from qo.client.steps import Length
 from qo.client.tokens import Tokens
+from qo.client.typed import PushOptions, documented_by
 from qo.core.access import Token
+from qo.core.durations import Length
 from qo.core.lease import Report, Settlement, Verdict
-from qo.core.outcome import CancelAnswer, DeadLetter, Event, Job, JobState
+from qo.core.names import DEFAULT_KIND
+from qo.core.outcome import CancelAnswer, DeadLetter, Event, JobState
 from qo.core.queue import DEFAULT_LEASE
 
 
+@documented_by(Delivery)
 class SyncDelivery:
     """One message under a lease; see `Delivery`. As a context manager it completes, or fails if the block raises."""
 
@@ -76,6 +80,7 @@ class SyncDelivery:
         return f"<Sync{repr(self.delivery)[1:]}"
 
 
+@documented_by(JobHandle)
 class SyncJobHandle:
     """Ask about a job, await its result, or cancel it; see `JobHandle`."""
 
@@ -85,7 +90,7 @@ class SyncJobHandle:
         self.id = handle.id
         self.duplicate = handle.duplicate
 
-    def info(self) -> Job:
+    def info(self) -> JobInfo:
         return self._portal.call(self._handle.info())
 
     def status(self) -> JobState | None:
@@ -104,13 +109,19 @@ class SyncJobHandle:
         return f"<SyncJobHandle {self.id}>"
 
 
+@documented_by(DeadLetters)
 class SyncDeadLetters:
+    """Dead letters of one group of a queue; see `DeadLetters`."""
+
     def __init__(self, portal: Portal, dead: DeadLetters) -> None:
         self._portal = portal
         self._dead = dead
 
     def list(self, *, after: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
         return self._portal.call(self._dead.list(after=after, limit=limit))
+
+    def get(self, id: str) -> DeadLetter | None:
+        return self._portal.call(self._dead.get(id))
 
     def retry(self, *ids: str) -> Sequence[str]:
         return self._portal.call(self._dead.retry(*ids))
@@ -119,6 +130,7 @@ class SyncDeadLetters:
         return self._portal.call(self._dead.purge(*ids))
 
 
+@documented_by(Tokens)
 class SyncTokens:
     """Who may come in; see `Tokens`."""
 
@@ -133,7 +145,7 @@ class SyncTokens:
         *,
         prefixes: Collection[str] = (),
         expires_at: datetime | None = None,
-        lasts: timedelta | float | None = None,
+        lasts: Length | None = None,
     ) -> tuple[Token, str]:
         return self._portal.call(
             self._tokens.create(name, scopes, prefixes=prefixes, expires_at=expires_at, lasts=lasts)
@@ -146,6 +158,7 @@ class SyncTokens:
         return self._portal.call(self._tokens.revoke(id))
 
 
+@documented_by(Buffer)
 class SyncBuffer:
     """Many small pushes become few large ones; see `Buffer`."""
 
@@ -160,8 +173,8 @@ class SyncBuffer:
     def __len__(self) -> int:
         return len(self._buffer)
 
-    def push(self, payload: Any, **options: Any) -> SyncJobHandle:
-        return SyncJobHandle(self._portal, self._portal.call(self._buffer.push(payload, **options)))
+    def push(self, payload: Any, *, kind: str = DEFAULT_KIND, **options: Unpack[PushOptions]) -> SyncJobHandle:
+        return SyncJobHandle(self._portal, self._portal.call(self._buffer.push(payload, kind=kind, **options)))
 
     def flush(self) -> None:
         self._portal.call(self._buffer.flush())

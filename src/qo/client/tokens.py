@@ -5,11 +5,11 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from qo.client.front import Front
 from qo.core.access import ID_BYTES, SECRET_BYTES, Token, new_token
-from qo.core.queue import duration
+from qo.core.durations import Length, duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Tokens:
         *,
         prefixes: Collection[str] = (),
         expires_at: datetime | None = None,
-        lasts: timedelta | float | None = None,
+        lasts: Length | None = None,
     ) -> tuple[Token, str]:
         """Make a token with scopes of produce, consume and admin, for all queues or those with a prefix.
 

@@ -72,7 +72,7 @@ def fate_of_report(report: Report, standing: Standing, settings: QueueSettings, 
             return _unless_expired(standing, Again(now + rest, standing.attempts, 0))
         case Fail():
             attempts = standing.attempts + 1
-            if settings.retry.exhausted(attempts):
+            if attempts >= (report.limit or settings.retry.attempts):
                 return Dead("failed", report.error, attempts, standing.losses, settings.dead_letters)
             rest = settings.retry.rest(attempts, draw) if report.after is None else report.after
             return _unless_expired(standing, Again(now + rest, attempts, 0))

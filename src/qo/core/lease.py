@@ -147,13 +147,17 @@ class Fail(msgspec.Struct, frozen=True):
     """It failed. Try again after the policy's rest, or after `after` if that is given.
 
     `free` uses no attempt: it is not that it failed, but that it is to be tried later.
+    `limit` is how many attempts there may be, where that is not for the queue's policy to say.
     """
 
     error: str = ""
     after: timedelta | None = None
     free: bool = False
+    limit: int | None = None
 
     def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise Invalid("limit", f"must be at least 1, not {self.limit}")
         if self.after is not None and self.after < timedelta(0):
             raise Invalid("after", "must not be negative")
         if self.free and self.after is None:

@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import pairwise
-from typing import NewType
+from typing import TYPE_CHECKING, NewType
 from uuid import UUID
 
 import msgspec
 
+from qo.core.durations import Length, duration
 from qo.core.errors import Invalid, TooLarge, shortened
 from qo.core.moments import checked_time
 from qo.core.names import DEFAULT_KIND, checked_key, checked_name, known_names
@@ -103,10 +104,19 @@ class Dedupe(msgspec.Struct, frozen=True):
     scope: DedupeScope = DedupeScope.QUEUE
     as_queue: bool = False
 
+    if TYPE_CHECKING:  # the window is kept as a timedelta, and may be given in other ways
+
+        def __init__(
+            self, key: str, window: Length | None = ..., scope: DedupeScope = ..., as_queue: bool = ...
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         checked_key("dedupe.key", self.key)
-        if self.window is not None and (type(self.window) is not timedelta or self.window <= timedelta(0)):
-            raise Invalid("dedupe.window", "must be a timedelta above 0, or None: until the first is finished")
+        if self.window is not None:
+            if type(self.window) is not timedelta:
+                msgspec.structs.force_setattr(self, "window", duration("dedupe.window", self.window))
+            if self.window <= timedelta(0):
+                raise Invalid("dedupe.window", "must be greater than 0, or None: until the first is finished")
         if self.as_queue and self.window is not None:
             raise Invalid("dedupe.window", "is the queue's, or given here; not both")
         if self.scope not in (DedupeScope.QUEUE, DedupeScope.LANE):

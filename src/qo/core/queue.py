@@ -11,12 +11,12 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+from qo.core.durations import duration
 from qo.core.errors import Invalid
 from qo.core.names import checked_name, namespace_and_task, suggestion
 from qo.core.retry import RetryPolicy
 
 ZERO = timedelta(0)
-LONGEST = timedelta(days=36500)
 PRIORITY_LIMIT = 2**31 - 1
 KEEP_TRACES = timedelta(days=7)
 """What consumers noted about messages is removed after so long."""
@@ -84,6 +84,10 @@ class QueueSettings:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in LENGTHS:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, timedelta):
+                object.__setattr__(self, name, duration(name, value))
         checks = (
             ("lease", self.lease > ZERO, "must be greater than 0"),
             ("max_lost", self.max_lost == 0 or self.max_lost >= 3, "must be 0 (no limit) or at least 3"),
@@ -134,6 +138,9 @@ class QueueSettings:
     def overrides(self) -> dict[str, Any]:
         """What differs from the defaults, as plain JSON values. `changed` reads it back."""
         return _overrides(self, QueueSettings())
+
+
+LENGTHS = [each.name for each in fields(QueueSettings) if "timedelta" in str(each.type)]
 
 
 def _changed(settings: Any, changes: Mapping[str, Any], prefix: str) -> Any:
@@ -209,16 +216,3 @@ def _read_history(name: str, value: Any) -> History:
         return History(value)
     except ValueError:
         raise Invalid(name, f"must be one of {', '.join(History)}, not {value!r}") from None
-
-
-def duration(field_name: str, value: timedelta | float) -> timedelta:
-    """Read a duration that is given as a timedelta or as seconds."""
-    if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
-        raise Invalid(field_name, f"must be a timedelta or seconds, not {type(value).__name__}")
-    try:
-        length = value if isinstance(value, timedelta) else timedelta(seconds=value)
-    except (OverflowError, ValueError):
-        raise Invalid(field_name, f"must be a finite number of seconds, not {value}") from None
-    if abs(length) > LONGEST:
-        raise Invalid(field_name, f"must be at most {LONGEST.days} days")
-    return length

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
+from qo.core.durations import Length, duration
 from qo.core.errors import Invalid
+
+MOST_ATTEMPTS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +19,7 @@ class RetryPolicy:
     `attempts` counts deliveries that may fail, the first one included. The rest
     after failure n is `delay * multiplier ** (n - 1)`, at most `max_delay`, and
     spread by `jitter` to both sides so that failures do not come back in step.
+    Durations may be given as seconds or as text, too: `RetryPolicy(delay="500ms")`.
     """
 
     attempts: int = 5
@@ -23,12 +28,26 @@ class RetryPolicy:
     max_delay: timedelta = timedelta(hours=1)
     jitter: float = 0.1
 
+    if TYPE_CHECKING:  # durations are kept as timedeltas, and may be given in other ways
+
+        def __init__(
+            self,
+            *,
+            attempts: int = ...,
+            delay: Length = ...,
+            multiplier: float = ...,
+            max_delay: Length = ...,
+            jitter: float = ...,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
         for name in ("delay", "max_delay"):
-            if not isinstance(getattr(self, name), timedelta):
-                raise Invalid(f"retry.{name}", f"must be a timedelta, not {type(getattr(self, name)).__name__}")
-        if self.attempts < 1:
-            raise Invalid("retry.attempts", f"must be at least 1, not {self.attempts}")
+            object.__setattr__(self, name, duration(f"retry.{name}", getattr(self, name)))
+        if type(self.attempts) is not int or not 1 <= self.attempts <= MOST_ATTEMPTS:
+            raise Invalid("retry.attempts", f"must be a whole number of at least 1, not {self.attempts!r}")
+        for name in ("multiplier", "jitter"):
+            if type(getattr(self, name)) not in (int, float):
+                raise Invalid(f"retry.{name}", f"must be a number, not {type(getattr(self, name)).__name__}")
         if self.delay < timedelta(0):
             raise Invalid("retry.delay", "must not be negative")
         if self.max_delay < timedelta(0):

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from qo.server.settings import LogSettings
 
-FIELDS = ("request_id", "method", "route", "status", "ms", "client")
+FIELDS = ("request_id", "method", "route", "status", "ms", "client", "queue", "kind", "message_id", "attempt", "worker")
 """What a record may carry beside its message."""
 
 
@@ -29,7 +29,7 @@ class JsonLines(logging.Formatter):
 
 class TextLines(logging.Formatter):
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        super().__init__("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
 
     def format(self, record: logging.LogRecord) -> str:
         told = " ".join(f"{name}={getattr(record, name)}" for name in FIELDS if hasattr(record, name))

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 from qo.core.errors import Invalid
 from qo.core.names import suggestion
+from qo.environment import DEFAULT_URL
 from qo.stores.sealing import read_key
 from qo.stores.store import Engine
 
 SECRET_OPTION = re.compile(r"\b(password|sslpassword)=[^&]*")
-DEFAULT_URL = "sqlite:///qo.db"
 SCHEMES = ("sqlite", "postgresql", "http", "https")
 """What a URL may begin with; those of a server are `connect`'s to open."""
 
@@ -58,7 +58,8 @@ async def store_exists(url: str) -> bool:
         return await _schema_exists(url)
     if urlsplit(url).scheme != "sqlite":
         return True
-    from qo.stores.sqlite.engine import MEMORY, options_of  # noqa: PLC0415 - only when asked for
+    from qo.stores.sqlite.ears import MEMORY  # noqa: PLC0415 - only when asked for
+    from qo.stores.sqlite.engine import options_of  # noqa: PLC0415
 
     path, _ = options_of(url)
     return path == MEMORY or await asyncio.to_thread(Path(path).exists)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -76,10 +76,7 @@ class Bench:
         """Call a task as a worker would, with no queue in between: its result, or what it raises."""
         task = _task(worker, kind)
         delivered = _delivered(kind, encoded("payload", payload), attempt, self.clock.now())
-        arguments: Sequence[Any] = (task.payload(delivered),)
-        if task.wants_context:
-            arguments = (*arguments, Context(delivered, log, None))
-        answer = task.function(*arguments)
+        answer = task.bound(task.payload(delivered), Context(delivered, log, None))()
         return await answer if task.is_async else answer
 
 

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from qo.core.durations import duration
 from qo.core.errors import Invalid
 from qo.core.lane import Filter, LaneId, Start, StartAt
 from qo.core.lease import CLAIM_BYTES, Delivered, LeaseToken, Want
 from qo.core.message import checked_id, id_text
 from qo.core.names import DEFAULT_GROUP, checked_name
-from qo.core.queue import duration
 from qo.wire.content import Json, packed, unpacked
 from qo.wire.kinds import Bytes, Count, Key, Name, Seconds
 

@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from qo.core.durations import LONGEST
 from qo.core.lease import CLAIM_BYTES_LIMIT, CLAIM_LIMIT
 from qo.core.message import PRIORITY_LIMIT
 from qo.core.names import KEY_LIMIT, NAME_LIMIT
-from qo.core.queue import LONGEST
+from qo.core.retry import MOST_ATTEMPTS
 
 
 def _told(**schema: Any) -> Meta:
@@ -27,6 +28,7 @@ Id = Annotated[str, _told(format="uuid")]
 Base64 = Annotated[str, _told(contentEncoding="base64")]
 Priority = Annotated[int, _told(minimum=-PRIORITY_LIMIT, maximum=PRIORITY_LIMIT)]
 Count = Annotated[int, _told(minimum=1, maximum=CLAIM_LIMIT)]
+Attempts = Annotated[int, Meta(ge=1, le=MOST_ATTEMPTS)]
 Bytes = Annotated[int, _told(minimum=1, maximum=CLAIM_BYTES_LIMIT)]
 Seconds = Annotated[float, _told(exclusiveMinimum=0, maximum=MOST_SECONDS)]
 Delay = Annotated[float, _told(minimum=0, maximum=MOST_SECONDS)]

@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from qo.core.durations import duration
 from qo.core.errors import Invalid
 from qo.core.message import (
     Dedupe,
@@ -24,7 +25,6 @@ from qo.core.message import (
     id_text,
 )
 from qo.core.names import DEFAULT_KIND
-from qo.core.queue import duration
 from qo.wire.content import Json, packed, unpacked
 from qo.wire.kinds import Base64, Delay, Id, Key, Name, Priority, Seconds
 from qo.wire.problems import Problem, error_of, problem_of

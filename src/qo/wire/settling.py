@@ -10,6 +10,7 @@ from typing import assert_never
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from qo.core.durations import duration
 from qo.core.lane import LaneId
 from qo.core.lease import (
     Answer,
@@ -30,10 +31,9 @@ from qo.core.lease import (
     Verdict,
 )
 from qo.core.moments import checked_time
-from qo.core.queue import duration
 from qo.wire.claims import DeliveryBody, WantBody, read_deliveries, write_deliveries
 from qo.wire.content import Json, packed_result, unpacked_result
-from qo.wire.kinds import Delay, Number, Seconds
+from qo.wire.kinds import Attempts, Delay, Number, Seconds
 from qo.wire.messages import MessageBody, PushedBody
 
 
@@ -46,7 +46,10 @@ class ReportKind(StrEnum):
 
 
 class SettlementBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What is said about one claimed message. A result goes with `complete`, an error with `fail` and `bury`."""
+    """What is said about one claimed message. A result goes with `complete`, an error with `fail` and `bury`.
+
+    `limit` is how many attempts there may be, instead of the queue's.
+    """
 
     token: str
     lane: Number
@@ -56,6 +59,7 @@ class SettlementBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     result_base64: str | UnsetType = UNSET
     error: str = ""
     after_seconds: Delay | None = None
+    limit: Attempts | None = None
     started_at: datetime | None = None
 
 
@@ -156,7 +160,7 @@ def _report(body: SettlementBody) -> Report:
         case ReportKind.COMPLETE:
             return Complete(unpacked_result("result", body.result, body.result_base64))
         case ReportKind.FAIL:
-            return Fail(body.error, after)
+            return Fail(body.error, after, limit=body.limit)
         case ReportKind.SNOOZE:
             return Fail(body.error, after, free=True)
         case ReportKind.RELEASE:
@@ -172,7 +176,8 @@ def write_settlement(item: Settlement) -> SettlementBody:
     match item.report:
         case Complete(result):
             body.result, body.result_base64 = packed_result(result)
-        case Fail(error, after, free):
+        case Fail(error, after, free, limit):
+            body.limit = limit
             body.report, body.error = ReportKind.SNOOZE if free else ReportKind.FAIL, error
             body.after_seconds = None if after is None else after.total_seconds()
         case Release():

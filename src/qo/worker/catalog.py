@@ -93,7 +93,7 @@ def read_kinds(given: Mapping[str, Any]) -> dict[str, WorkKind]:
     return kinds
 
 
-def catalog_worker(where: str, queues: str | tuple[str, ...], kinds: Mapping[str, WorkKind] = CATALOG) -> Worker:
+def catalog_worker(where: str | None, queues: str | tuple[str, ...], kinds: Mapping[str, WorkKind] = CATALOG) -> Worker:
     """A worker that does these kinds of work."""
     worker = Worker(where, queues=queues)
     for name, kind in kinds.items():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from qo.core.queue import duration
+from qo.core.durations import Length, duration
 
 
 class RetryableError(Exception):
     """It failed, and is worth another attempt; after so long (a timedelta, or seconds), if that is given."""
 
-    def __init__(self, message: str = "", *, after: timedelta | float | None = None) -> None:
+    def __init__(self, message: str = "", *, after: Length | None = None) -> None:
         super().__init__(message)
         self.after = None if after is None else duration("after", after)
 
@@ -22,6 +20,6 @@ class PermanentError(Exception):
 class Snooze(Exception):
     """Not now: try again after so long. No attempt is used."""
 
-    def __init__(self, after: timedelta | float, message: str = "snoozed") -> None:
+    def __init__(self, after: Length, message: str = "snoozed") -> None:
         super().__init__(message)
         self.after = duration("after", after)

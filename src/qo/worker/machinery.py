@@ -21,6 +21,7 @@ from qo.core.lease import (
     THEN_LIMIT,
     Answer,
     Claimed,
+    Complete,
     Delivered,
     Extension,
     LeaseToken,
@@ -34,10 +35,12 @@ from qo.core.lease import (
     Want,
 )
 from qo.core.worker import Beat
+from qo.worker.failures import FailureLines
 from qo.worker.gauges import Gauges
 from qo.worker.leases import LeaseEnds
 from qo.worker.options import WorkerRunOptions
 from qo.worker.pressure import Pressure, claim_size, memory_usage
+from qo.worker.tasks import log_fields
 
 log = logging.getLogger("qo.worker")
 
@@ -72,6 +75,7 @@ class Finished(NamedTuple):
     report: Report
     started_at: datetime
     seconds: float
+    error: BaseException | None = None
 
 
 class Machinery:
@@ -98,6 +102,10 @@ class Machinery:
         self._held: dict[At, Delivered] = {}
         self._ends = LeaseEnds()
         self._parked = 0
+        self._occupied = 0
+        """Slots whose messages are settled, and whose threads go on."""
+        self._registered = asyncio.Event()
+        self._telling = FailureLines(front)
         self._finished: deque[Finished] = deque()
         self._some = asyncio.Event()
         self._wake_scheduled = False
@@ -110,7 +118,7 @@ class Machinery:
         self._began = datetime.now(UTC)
         self._third = options.lease.total_seconds() / EXTEND_AFTER
         gauges.in_flight(lambda: len(self._held))
-        gauges.capacity(options.max_concurrent_tasks, lambda: options.max_concurrent_tasks - len(self._held))
+        gauges.capacity(options.max_concurrent_tasks, lambda: options.max_concurrent_tasks - self._taken)
         gauges.pressed(lambda: self.pressure)
         gauges.polled(front.polled)
 
@@ -128,6 +136,11 @@ class Machinery:
         """Claim no more; `now`: do not wait for what runs either."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop, now)
+
+    def occupy_soon(self, change: int) -> None:
+        """So many slots more are taken by threads that go on after their messages; fewer, if it is negative."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._occupy, change)
 
     def extend_soon(self, delivered: Delivered, length: timedelta) -> None:
         extension = Extension(token=delivered.token, lease=length)
@@ -166,6 +179,11 @@ class Machinery:
             if isinstance(answer, Exception):
                 raise answer
 
+    def _occupy(self, change: int) -> None:
+        self._occupied += change
+        if change < 0:
+            self._freed.set()
+
     def _wake(self) -> None:
         self._wake_scheduled = False
         self._some.set()
@@ -176,8 +194,12 @@ class Machinery:
             self._hurry.set()
 
     @property
+    def _taken(self) -> int:
+        return len(self._held) + self._occupied
+
+    @property
     def free(self) -> int:
-        return self._options.max_concurrent_tasks - len(self._held) - self._parked
+        return max(0, self._options.max_concurrent_tasks - self._taken - self._parked)
 
     def _want(self, messages: int) -> Want:
         options = self._options
@@ -211,6 +233,7 @@ class Machinery:
         return self.pressure.factor(memory)
 
     async def _claim_on_and_on(self) -> None:
+        await self._registered.wait()  # what a registered worker claims is known to run
         rest = FIRST_REST_SECONDS
         while not self._stopping.is_set():
             self._freed.clear()
@@ -265,15 +288,15 @@ class Machinery:
             self.pressure.took(each.seconds)
         if not items:
             return
-        refill = 0 if self._stopping.is_set() else max(1, int(len(items) * self._factor()))
+        refill = 0 if self._stopping.is_set() else max(1, int(len(items) * self._factor()) - self._occupied)
         answers, claimed = await self._said(items, refill)
         for each in known:
             self._drop(at(each.delivered))
-        self._note(known, answers)
         for answer in claimed:
             if isinstance(answer, Claimed):
                 self._take(answer)
         self._after_dropping()
+        await self._note(known, answers)
 
     async def _said(
         self, items: Sequence[Settlement], refill: int
@@ -296,11 +319,13 @@ class Machinery:
                 await asyncio.sleep(rest)
                 rest = min(rest * 2, LONGEST_REST_SECONDS)
 
-    def _note(self, finished: Sequence[Finished], answers: Sequence[Settled]) -> None:
+    async def _note(self, finished: Sequence[Finished], answers: Sequence[Settled]) -> None:
         for each, answer in zip(finished, answers, strict=False):
             self._gauges.settled(each.report, each.seconds)
             if answer.answer not in (Answer.SETTLED, Answer.REPEATED):
-                log.warning("message %s was not ours any more when it was settled", each.delivered.id.hex())
+                log.warning("a message was not ours any more when it was settled", extra=log_fields(each.delivered))
+            if not isinstance(each.report, Complete):
+                await self._telling.tell(each.delivered, each.report, answer.verdict, each.error)
 
     def _drop(self, place: At) -> None:
         self._held.pop(place, None)
@@ -322,6 +347,7 @@ class Machinery:
         A worker that holds nothing says so once, and is silent, if the store knows that it lives.
         """
         vouched_for, busy = await self._beat(), False
+        self._registered.set()
         while True:
             await asyncio.sleep(min(self._third, BEAT_SECONDS))
             if self._held or busy or not vouched_for:
@@ -347,7 +373,7 @@ class Machinery:
             pid=os.getpid(),
             started_at=self._began,
             max_capacity=slots,
-            available_capacity=max(0, slots - len(self._held)),
+            available_capacity=max(0, slots - self._taken),
             memory_usage=round(min(max(memory_usage(), 0.0), 1.0), 4),
             pressure=self.pressure.reasons,
         )

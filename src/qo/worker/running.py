@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import multiprocessing
 import signal
 from collections.abc import Callable
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextvars import copy_context
 from functools import partial
@@ -16,12 +17,12 @@ from typing import Any
 
 import msgspec
 
-from qo.client.delivery import describe
+from qo.client.delivery import describe, traced
 from qo.client.payload import result_bytes
 from qo.client.tracing import in_trace, is_traced, processing, trace_headers
 from qo.core.lease import Bury, Complete, Fail, Report
 from qo.worker.errors import PermanentError, RetryableError, Snooze
-from qo.worker.tasks import Context, Task
+from qo.worker.tasks import Context, Task, log_fields
 
 log = logging.getLogger("qo.worker")
 
@@ -83,12 +84,20 @@ def _end(pool: ProcessPoolExecutor) -> None:
 
 
 class Runner:
-    """Runs tasks on the user's loop, in threads and in processes (if it has any). Lives on the user's loop."""
+    """Runs tasks on the user's loop, in threads and in processes (if it has any). Lives on the user's loop.
 
-    def __init__(self, threads: Executor, processes: Processes | None = None) -> None:
+    `occupied` is told when a thread is left behind by its message (+1) and when it returns (-1).
+    """
+
+    def __init__(
+        self, threads: Executor, processes: Processes | None = None, occupied: Callable[[int], None] | None = None
+    ) -> None:
         self._threads = threads
         self._processes = processes
+        self._occupied = occupied or (lambda _: None)
         self._limits: dict[str, asyncio.Semaphore] = {}
+        self.left_behind: dict[Future[Any], str] = {}
+        """Threads that go on though nothing waits for them any more, and the task that each runs."""
 
     async def run(self, task: Task, context: Context) -> Report:
         """What became of the message. Raises nothing but cancellation."""
@@ -104,36 +113,67 @@ class Runner:
         try:
             payload = task.payload(context.message)
         except Exception as error:  # noqa: BLE001 - whatever a type says is wrong with it
+            context.error = error
             return Bury(f"the payload is not what task '{task.name}' takes: {_said(error)}")
         await context.check_lease()
+        call = task.bound(payload, context)
         try:
             if task.is_simple:
-                arguments = (payload, context) if task.wants_context else (payload,)
-                return _completed(await task.function(*arguments))
+                return _completed(await call())
             if task.concurrency is None:
-                return _completed(await self._call(task, payload, context))
+                return _completed(await self._call(task, call, context))
             async with self._limits.setdefault(task.name, asyncio.Semaphore(task.concurrency)):
                 await context.check_lease()
-                return _completed(await self._call(task, payload, context))
+                return _completed(await self._call(task, call, context))
         except Exception as error:  # noqa: BLE001 - a user's task may raise anything
-            _log_failure(error, task, context)
+            context.error = error
             return report_of(error, task, context.attempt)
 
-    async def _call(self, task: Task, payload: Any, context: Context) -> Any:
-        arguments = (payload, context) if task.wants_context else (payload,)
+    async def _call(self, task: Task, call: Callable[[], Any], context: Context) -> Any:
         seconds = None if task.timeout is None else task.timeout.total_seconds()
         try:
             async with asyncio.timeout(seconds):
                 if task.is_async:
-                    return await task.function(*arguments)
+                    return await call()
                 if task.cpu and self._processes is not None:
-                    return await self._processes.run(task.function, *arguments)
-                run = partial(copy_context().run, task.function)  # a thread sees what its task would have seen
-                return await asyncio.get_running_loop().run_in_executor(self._threads, run, *arguments)
+                    return await self._processes.run(call)
+                return await self._in_thread(task, call, context)
         except TimeoutError as error:
             if seconds is None or str(error):
                 raise
             raise TimeoutError(f"task '{task.name}' took longer than {seconds:g} s") from None
+
+    async def _in_thread(self, task: Task, call: Callable[[], Any], context: Context) -> Any:
+        """A thread sees what its task would have seen. It cannot be stopped: its slot stays taken until it ends."""
+        job = self._threads.submit(copy_context().run, call)
+        try:
+            return await asyncio.wrap_future(job)
+        finally:
+            if job.running():
+                context.give_up()
+                self._leave_behind(job, task, context)
+
+    def _leave_behind(self, job: Future[Any], task: Task, context: Context) -> None:
+        fields, loop = log_fields(context.message), asyncio.get_running_loop()
+        log.warning(
+            "task '%s' goes on in its thread after its time-out, its lease or its cancellation; a thread cannot be "
+            "stopped, so that its slot stays taken until it returns (it can look at `context.cancelled`)",
+            task.name,
+            extra=fields,
+        )
+        self.left_behind[job] = task.name
+        self._occupied(1)
+
+        def returned() -> None:
+            log.info("task '%s' has returned from its thread, too late", task.name, extra=fields)
+            self.left_behind.pop(job, None)
+            self._occupied(-1)
+
+        def tell(_: Future[Any]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(returned)
+
+        job.add_done_callback(tell)
 
 
 DONE = Complete()
@@ -148,31 +188,18 @@ def _completed(result: Any) -> Complete:
     return DONE if result is None else Complete(result_bytes(result))
 
 
-def _log_failure(error: Exception, task: Task, context: Context) -> None:
-    """With its trace, unless the task said that it would fail."""
-    if isinstance(error, Snooze):
-        log.debug("task '%s' snoozed, message %s: %s", task.name, context.id, error)
-        return
-    meant = isinstance(error, RetryableError | PermanentError)
-    log.warning(
-        "task '%s' failed, message %s, attempt %d: %s", task.name, context.id, context.attempt, describe(error),
-        exc_info=None if meant else error,
-    )  # fmt: skip
-
-
 def report_of(error: BaseException, task: Task, attempt: int) -> Report:
-    """What an error of a task makes of its message."""
+    """What an error of a task makes of its message. The task's own policy weighs more than the queue's."""
     match error:
         case Snooze():
             return Fail(str(error), error.after, free=True)
         case PermanentError():
-            return Bury(describe(error))
+            return Bury(traced(error))
     after = error.after if isinstance(error, RetryableError) else None
-    if task.retry is not None:
-        if task.retry.exhausted(attempt):
-            return Bury(describe(error))
-        after = task.retry.rest(attempt, random()) if after is None else after  # noqa: S311 - it spreads retries
-    return Fail(describe(error), after)
+    if task.retry is None:
+        return Fail(traced(error), after)
+    after = task.retry.rest(attempt, random()) if after is None else after  # noqa: S311 - it spreads retries
+    return Fail(traced(error), after, limit=task.retry.attempts)
 
 
 def _said(error: Exception) -> str:

@@ -7,11 +7,13 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 import msgspec
 
 from qo.client.payload import unpacked
+from qo.core.durations import Length, duration
 from qo.core.errors import Invalid
 from qo.core.lease import Delivered
 from qo.core.message import id_text
@@ -32,7 +34,9 @@ class Task:
     concurrency: int | None
     cpu: bool
     is_async: bool
-    wants_context: bool
+    takes_payload: bool
+    context_parameter: str | None
+    """The parameter that takes the context, by its name; None: there is none."""
     payload_type: Any
 
     @property
@@ -42,6 +46,8 @@ class Task:
 
     def payload(self, delivered: Delivered) -> Any:
         """The payload as the function wants it. Raises what says what is wrong with it."""
+        if not self.takes_payload:
+            return None
         value = unpacked(delivered.payload, delivered.headers)
         if value.__class__ is self.payload_type or self.payload_type in (Any, inspect.Parameter.empty):
             return value
@@ -50,38 +56,99 @@ class Task:
             return validate(value)
         return msgspec.convert(value, self.payload_type)
 
+    def bound(self, payload: Any, context: Context) -> Callable[[], Any]:
+        """The function with its arguments."""
+        positional = (payload,) if self.takes_payload else ()
+        if self.context_parameter is None:
+            return partial(self.function, *positional)
+        return partial(self.function, *positional, **{self.context_parameter: context})
+
 
 def make_task(
     name: str,
     function: Callable[..., Any],
     *,
     retry: RetryPolicy | None = None,
-    timeout: timedelta | None = None,
+    timeout: Length | None = None,
     concurrency: int | None = None,
     cpu: bool = False,
 ) -> Task:
-    """Look at a function: whether it is async, what its payload is, whether it takes a context too."""
+    """Check how a function is to be run, and look at it: whether it is async, and what it takes."""
+    if not callable(function):
+        raise Invalid("task", f"'{name}' must be a function, not {type(function).__name__}")
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise Invalid(
+            "retry", f"of task '{name}' must be a RetryPolicy, as in qo.RetryPolicy(attempts=3), not {retry!r}"
+        )
+    if concurrency is not None and (type(concurrency) is not int or concurrency < 1):
+        raise Invalid("concurrency", f"of task '{name}' must be a whole number of at least 1, not {concurrency!r}")
+    if type(cpu) is not bool:
+        raise Invalid("cpu", f"of task '{name}' must be True or False, not {cpu!r}")
+    length = None if timeout is None else duration("timeout", timeout)
+    if length is not None and length <= timedelta(0):
+        raise Invalid("timeout", f"of task '{name}' must be greater than 0, not {timeout!r}")
     is_async = inspect.iscoroutinefunction(function)
     if cpu and is_async:
         raise Invalid("cpu", f"task '{name}' is async; what runs in a process is a plain function")
-    if concurrency is not None and concurrency < 1:
-        raise Invalid("concurrency", f"must be at least 1, not {concurrency}")
-    parameters = [
-        each
-        for each in inspect.signature(function).parameters.values()
-        if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
-    ]
-    try:
-        hints = get_type_hints(function)
-    except NameError:
-        hints = {}
-    wanted = [hints.get(each.name, each.annotation) for each in parameters]
-    if not 1 <= len(parameters) <= 2:
-        raise Invalid("task", f"'{name}' must take the payload, or the payload and a Context")
-    wants_context = len(parameters) == 2
-    if cpu and wants_context:
+    payload, context = _parameters(name, function)
+    if cpu and context is not None:
         raise Invalid("cpu", f"task '{name}' runs in another process, and cannot take a context")
-    return Task(name, function, retry, timeout, concurrency, cpu, is_async, wants_context, wanted[0])
+    takes_payload = payload is not None
+    wanted = Any if payload is None else payload.annotation
+    parameter = None if context is None else context.name
+    return Task(name, function, retry, length, concurrency, cpu, is_async, takes_payload, parameter, wanted)
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> tuple[inspect.Parameter | None, inspect.Parameter | None]:
+    """The parameter that takes the payload, and the one that takes the context.
+
+    The context's is annotated as `Context`, or it is called `context`, or it is the second one.
+    """
+    found = [each for each in _resolved(name, function) if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    contexts = [each for each in found if each.annotation is Context]
+    contexts = contexts or [each for each in found[1:] if each.name == "context"]
+    needed = [each for each in found if each.default is each.empty or each.annotation is Context]
+    if not contexts and len(needed) == 2 and all(each.kind is not each.KEYWORD_ONLY for each in needed):
+        contexts = needed[1:]
+    payloads = [each for each in needed if each not in contexts] or [each for each in found if each not in contexts][:1]
+    positional = all(each.kind is not each.KEYWORD_ONLY for each in payloads)
+    if not found or len(payloads) > 1 or len(contexts) > 1 or not positional:
+        raise Invalid("task", f"'{name}' must take the payload, a qo.Context, or the payload and a qo.Context")
+    context = contexts[0] if contexts else None
+    if context is not None and context.kind is context.POSITIONAL_ONLY:
+        raise Invalid("task", f"'{name}' takes its context by position only; remove the '/' after it")
+    return payloads[0] if payloads else None, context
+
+
+def _resolved(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The parameters, with their annotations as types."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        raise Invalid("task", f"'{name}' does not say what it takes; wrap it in a function that does") from None
+    try:
+        hints = get_type_hints(function, localns={"Context": Context})
+    except NameError as error:
+        if any(isinstance(each.annotation, str) for each in parameters):
+            raise Invalid(
+                "task",
+                f"'{name}' has an annotation that cannot be resolved ({error}); import the type where the function is "
+                "defined, outside `if TYPE_CHECKING`",
+            ) from None
+        hints = {}
+    except TypeError:
+        hints = {}
+    return [each.replace(annotation=hints.get(each.name, each.annotation)) for each in parameters]
+
+
+def log_fields(message: Delivered) -> dict[str, Any]:
+    """What a line of the log carries about the message that it is about."""
+    return {
+        "queue": message.queue,
+        "kind": message.kind,
+        "message_id": id_text(message.id),
+        "attempt": message.attempt,
+    }
 
 
 @dataclass(slots=True)
@@ -92,9 +159,12 @@ class Context:
     logger: logging.Logger
     _machinery: Machinery | None
     _cancelled: bool = False
+    error: BaseException | None = None
+    """What the task raised, if it did."""
 
     @property
     def id(self) -> str:
+        """The message's id, as text."""
         return id_text(self.message.id)
 
     @property
@@ -116,11 +186,14 @@ class Context:
         if self._machinery is not None and self._machinery.may_be_over(self.message):
             await self._machinery.verified(self.message)
 
-    def extend(self, length: timedelta) -> None:
+    def extend(self, length: Length) -> None:
         """Hold the message for at least so long from now; the worker does this by itself as long as the task runs."""
+        held = duration("length", length)
+        if held <= timedelta(0):
+            raise Invalid("length", f"must be greater than 0, not {length!r}")
         if self._machinery is not None:  # in a test there may be none
-            self._machinery.extend_soon(self.message, length)
+            self._machinery.extend_soon(self.message, held)
 
     def progress(self, note: str) -> None:
         """Say how far it is, for people who read the log."""
-        self.logger.info("%s", note, extra={"message_id": self.id})
+        self.logger.info("%s", note, extra=log_fields(self.message))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import secrets
@@ -11,20 +12,21 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Self, TypeVar, overload
 
 from qo.client.client import Client
+from qo.client.delivery import describe
 from qo.client.queue import Queue
-from qo.connect import connect
+from qo.connect import connect, described
+from qo.core.durations import Length
 from qo.core.errors import Invalid
 from qo.core.lease import Complete, Delivered, Fail
 from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
 from qo.core.polling import PollingStrategy
-from qo.core.queue import duration
 from qo.core.retry import RetryPolicy
 from qo.metrics.registry import Registry
 from qo.worker.exposing import exposed
@@ -32,7 +34,7 @@ from qo.worker.gauges import Gauges
 from qo.worker.machinery import At, Finished, Machinery, at
 from qo.worker.options import WorkerRunOptions
 from qo.worker.running import Processes, Runner, is_failure
-from qo.worker.tasks import Context, Task, make_task
+from qo.worker.tasks import Context, Task, log_fields, make_task
 
 log = logging.getLogger("qo.worker")
 
@@ -49,18 +51,21 @@ class Ran:
 
     succeeded: int
     failed: int
+    left_behind: int = 0
+    """Threads that still ran tasks when it ended. The process cannot end by itself before they do."""
 
 
 class Worker:
     """Runs tasks, many at once, in order within a key.
 
-    `where` is a store or server by its URL, and `queues` names what to take from; or
-    it is a `Queue` of a client that is open, whose loop the machinery then shares.
+    `where` is a store or server by its URL, and `queues` names what to take from. Without one it is
+    the configured store (QO_STORE, qo.toml), read when the worker runs. Or it is a `Queue` of a client
+    that is open, whose loop the machinery then shares.
     """
 
     def __init__(
         self,
-        where: str | Sequence[str] | Queue = "sqlite:///qo.db",
+        where: str | Sequence[str] | Queue | None = None,
         *,
         queues: str | Sequence[str] = DEFAULT_QUEUE,
         group: str = DEFAULT_GROUP,
@@ -88,33 +93,58 @@ class Worker:
     def metrics(self) -> Registry:
         return self._gauges.registry
 
+    @overload
+    def task(self, name: F) -> F: ...
+
+    @overload
     def task(
         self,
         name: str | None = None,
         *,
         retry: RetryPolicy | None = None,
-        timeout: timedelta | float | None = None,
+        timeout: Length | None = None,
         concurrency: int | None = None,
         cpu: bool = False,
-    ) -> Callable[[F], F]:
+    ) -> Callable[[F], F]: ...
+
+    def task(
+        self,
+        name: str | F | None = None,
+        *,
+        retry: RetryPolicy | None = None,
+        timeout: Length | None = None,
+        concurrency: int | None = None,
+        cpu: bool = False,
+    ) -> Callable[[F], F] | F:
         """Have a function handle messages of a kind; by default of the function's own name.
 
-        `retry` weighs more than the queue's policy, `timeout` ends an attempt,
-        `concurrency` limits how many run at once in this worker, `cpu` runs it in a process.
+        `@worker.task` and `@worker.task("name", retry=…)` both decorate. `retry` weighs more than the queue's
+        policy, `timeout` ends an attempt, `concurrency` limits how many run at once in this worker, `cpu` runs it
+        in a process.
         """
-        length = None if timeout is None else duration("timeout", timeout)
+        if name is not None and not isinstance(name, str):
+            self._register(_name_of(name), name)
+            return name
 
         def register(function: F) -> F:
-            kind = checked_name("task", name or function.__name__)
-            if kind in self.tasks:
-                raise Invalid("task", f"'{kind}' is there already")
-            self.tasks[kind] = make_task(kind, function, retry=retry, timeout=length, concurrency=concurrency, cpu=cpu)
+            own = name if isinstance(name, str) and name else _name_of(function)
+            self._register(own, function, retry=retry, timeout=timeout, concurrency=concurrency, cpu=cpu)
             return function
 
         return register
 
+    def _register(self, name: str, function: Callable[..., Any], **options: Any) -> None:
+        kind = checked_name("task", name)
+        if kind in self.tasks:
+            raise Invalid("task", f"'{kind}' is there already")
+        self.tasks[kind] = make_task(kind, function, **options)
+
     def on(self, event: str) -> Callable[[F], F]:
-        """Have a function called at `start`, after each `success` and `failure` (with the message), at `shutdown`."""
+        """Have a function called at `start`, after each `success` and `failure` (with the message), at `shutdown`.
+
+        An async one is awaited: work begins when those for `start` have returned, and a run ends when those for
+        `shutdown` have.
+        """
         if event not in EVENTS:
             raise Invalid("event", f"must be one of {', '.join(EVENTS)}, not '{event}'")
 
@@ -125,17 +155,38 @@ class Worker:
         return register
 
     async def run(self, options: WorkerRunOptions | None = None) -> Ran:
-        """Work until told to stop: by `stop()`, or by a signal."""
+        """Work until told to stop: by `stop()`, or by a signal if the options say so.
+
+        In a program of its own use `main`, in an application's loop `running`.
+        """
         if not self.tasks:
-            raise Invalid("worker", "has no tasks; register one with @worker.task()")
+            raise Invalid("worker", "has no tasks; register one with @worker.task")
         if self._run is not None:
             raise Invalid("worker", "is running already")
-        self._run = Run(self, options or WorkerRunOptions(), self._gauges)
+        run = self._run = Run(self, options or WorkerRunOptions(), self._gauges)
         try:
-            await self._run.until_stopped()
+            await run.until_stopped()
         finally:
             self._run = None
-        return Ran(self._gauges.succeeded, self._gauges.failed)
+        return Ran(self._gauges.succeeded, self._gauges.failed, run.left_behind)
+
+    def main(self, options: WorkerRunOptions | None = None) -> Ran:
+        """Run as a program: on a loop of its own, until SIGTERM or SIGINT. Call it where no loop runs."""
+        return run_quickly(self.run(replace(options or WorkerRunOptions(), signals=True)))
+
+    @contextlib.asynccontextmanager
+    async def running(self, options: WorkerRunOptions | None = None) -> AsyncIterator[Self]:
+        """Run beside an application, on its loop: begins when entered; when left, stops as `stop` does and waits.
+
+        It takes no signals: they are the application's. If the worker cannot go on, leaving raises why.
+        """
+        run = asyncio.create_task(self.run(options))
+        run.add_done_callback(_log_end)
+        try:
+            yield self
+        finally:
+            self.stop()
+            await run
 
     @property
     def standing(self) -> tuple[int, int]:
@@ -148,10 +199,16 @@ class Worker:
         if self._run is not None:
             self._run.stop(now=now)
 
-    def hooked(self, event: str, *arguments: Any) -> None:
+    def has_hooks(self, event: str) -> bool:
+        return bool(self._hooks[event])
+
+    async def call_hooks(self, event: str, *arguments: Any) -> None:
+        """Call, and await, what was registered for an event. What a hook raises is logged."""
         for hook in self._hooks[event]:
             try:
-                hook(*arguments)
+                answer = hook(*arguments)
+                if inspect.isawaitable(answer):
+                    await answer
             except Exception:
                 log.exception("a hook for '%s' failed", event)
 
@@ -159,6 +216,16 @@ class Worker:
         assert not isinstance(self.where, Queue)
         options = {name: value for name, value in self._options.items() if value}
         return await connect(self.where, polling=polling, **options).open()  # type: ignore[arg-type]
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _log_end(run: asyncio.Task[Ran]) -> None:
+    """Whoever awaits it hears of this when the application ends; the log, at once."""
+    if not run.cancelled() and (error := run.exception()) is not None:
+        log.error("the worker has ended: %s", error, exc_info=error)
 
 
 def run_quickly(main: Coroutine[Any, Any, T]) -> T:
@@ -180,6 +247,9 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._running: dict[At, tuple[asyncio.Task[None], Context]] = {}
         self._lost: set[At] = set()
+        self._hooking: set[asyncio.Task[Any]] = set()
+        """Tasks that have ended, and whose hooks have not."""
+        self.left_behind = 0
         self._machinery: Machinery | None = None
         self._stop_asked: bool | None = None
 
@@ -189,21 +259,24 @@ class Run:
 
     async def until_stopped(self) -> None:
         options, worker = self._options, self._worker
-        with (
-            ThreadPoolExecutor(options.threads, "qo-task") as threads,
-            contextlib.ExitStack() as stack,
-        ):
+        with contextlib.ExitStack() as stack:
+            threads = ThreadPoolExecutor(options.threads, "qo-task")
+            stack.callback(threads.shutdown, wait=False, cancel_futures=True)
             processes = Processes(options.processes)
             stack.callback(processes.close)
-            self._runner = Runner(threads, processes)
+            self._runner = Runner(threads, processes, self._occupy)
             self._take_signals(stack)
             async with exposed(self._gauges.registry, options.metrics_port):
-                worker.hooked("start")
+                await worker.call_hooks("start")
                 try:
                     await self._work()
                 finally:
                     await self._ended()
-                    worker.hooked("shutdown")
+                    await worker.call_hooks("shutdown")
+
+    def _occupy(self, change: int) -> None:
+        if self._machinery is not None:
+            self._machinery.occupy_soon(change)
 
     async def _work(self) -> None:
         if isinstance(self._worker.where, Queue):
@@ -230,6 +303,8 @@ class Run:
             owner=worker.owner,
             gauges=self._gauges,
         )
+        if not isinstance(worker.where, Queue):
+            log.info("working on %s of %s", ", ".join(worker.queues), described(worker.where))
         if self._stop_asked is not None:
             self._machinery.stop_soon(now=self._stop_asked)
         await self._machinery.run()
@@ -269,22 +344,30 @@ class Run:
 
     async def _execute(self, delivered: Delivered, context: Context, place: At) -> None:
         began, started = time.perf_counter(), datetime.now(UTC)
-        task = self._worker.tasks[delivered.kind]
         try:
-            report = await self._runner.run(task, context)
+            report = await self._runner.run(self._worker.tasks[delivered.kind], context)
         except asyncio.CancelledError:
             report = Fail("canceled")
+        except Exception as error:  # a fault of our own must not keep the slot, or the message
+            log.exception("qo itself failed while it ran a task", extra=log_fields(delivered))
+            context.error, report = error, Fail(f"qo itself failed: {describe(error)}")
         finally:
             self._running.pop(place, None)
         if place in self._lost:
             self._lost.discard(place)
             return
         assert self._machinery is not None
-        self._machinery.done(Finished(delivered, report, started, time.perf_counter() - began))
-        if isinstance(report, Complete):
-            self._worker.hooked("success", delivered)
-        elif is_failure(report):
-            self._worker.hooked("failure", delivered)
+        seconds = time.perf_counter() - began
+        self._machinery.done(Finished(delivered, report, started, seconds, context.error))
+        event = "success" if isinstance(report, Complete) else "failure" if is_failure(report) else None
+        if event is not None and self._worker.has_hooks(event):
+            task = asyncio.current_task()
+            assert task is not None
+            self._hooking.add(task)
+            try:
+                await self._worker.call_hooks(event, delivered)
+            finally:
+                self._hooking.discard(task)
 
     async def _ended(self) -> None:
         """Nothing of the user's is left running, or known to be."""
@@ -292,10 +375,22 @@ class Run:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        if self._hooking:
+            await asyncio.wait(self._hooking, timeout=self._options.grace_seconds)
+        behind = self._runner.left_behind
+        self.left_behind = len(behind)
+        if behind:
+            log.warning(
+                "%d tasks still run in threads, which cannot be stopped: %s; their messages were given back",
+                len(behind),
+                ", ".join(sorted(set(behind.values()))),
+            )
 
     def _take_signals(self, stack: contextlib.ExitStack) -> None:
-        if not self._options.signals or threading.current_thread() is not threading.main_thread():
+        if not self._options.signals:
             return
+        if threading.current_thread() is not threading.main_thread():
+            raise Invalid("signals", "can be taken in the main thread only; say signals=False here")
         asked = 0
 
         def told(number: int) -> None:

@@ -102,7 +102,7 @@ class Pool:
         self.clock = ServerClock()
         self.default_isolation = READ_COMMITTED
         """What a transaction has unless it says otherwise; where that is something else, each call says it."""
-        self._closed = False
+        self._closed = self._away = False
         self._free: list[Connection] = []
         self._lent: set[Connection] = set()
         self._opening = 0
@@ -153,9 +153,17 @@ class Pool:
                 continue
             if loop.time() + rest >= deadline:
                 raise _gave_up(cause, limit, unsure) from cause
-            log.info("the database failed (%s); trying again in %.2f s", type(cause).__name__, rest)
+            self._note_failure(cause, limit)
             await asyncio.sleep(rest * (0.5 + random.random()))  # noqa: S311 - no secret
             rest = min(rest * 2, LONGEST_REST_SECONDS)
+
+    def _note_failure(self, cause: BaseException, limit: float) -> None:
+        """Say that the database is away once, until it answers again."""
+        if isinstance(cause, LOST) and not self._away:
+            self._away = True
+            log.warning("%s; trying again for up to %g s", translated(cause), limit)
+        else:
+            log.info("the database failed (%s); trying again", type(cause).__name__)
 
     def _pin_isolation(self, error: asyncpg.PostgresError, pinned: bool) -> None:
         """Say READ COMMITTED from now on, if the lack of it is what a try without it met; else raise what it met."""
@@ -254,6 +262,7 @@ class Pool:
         await set_up(connection)
         now, isolation = await connection.fetchrow(ABOUT_SERVER)  # type: ignore[misc]  # it answers one row
         self.clock.set(now)
+        self._away = False
         if isolation != READ_COMMITTED:
             self.default_isolation = isolation
 

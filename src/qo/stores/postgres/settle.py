@@ -155,6 +155,8 @@ def columns_of(settlements: Sequence[Settlement]) -> tuple[list[Any], ...]:
 def _word(report: Report) -> str:
     if isinstance(report, Fail) and report.free:
         return "snooze"
+    if isinstance(report, Fail) and report.limit is not None:
+        return f"{WORDS[Fail]} {report.limit}"
     return "retry" if isinstance(report, Release) and report.after_done else WORDS[type(report)]
 
 

@@ -60,6 +60,7 @@ from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema, toke
 from qo.stores.sqlite.claim import claim, claim_on
 from qo.stores.sqlite.commit import commit, record
 from qo.stores.sqlite.demand import demand
+from qo.stores.sqlite.ears import MEMORY, Ear, ears_of
 from qo.stores.sqlite.extend import extend
 from qo.stores.sqlite.failures import translated
 from qo.stores.sqlite.keys import Keys
@@ -74,7 +75,6 @@ from qo.stores.store import Hint, LettersWanted
 
 T = TypeVar("T")
 
-MEMORY = ":memory:"
 BUSY_TIMEOUT_MS = 30_000
 BUSY_REST_SECONDS = 0.001
 STATEMENT_CACHE = 256
@@ -131,14 +131,14 @@ class SqliteEngine:
         self._migrations = migrations or schema.migrations()
         self._keys = Keys(key)
         self._watched: set[MessageId] = set()
-        self._heard: Callable[[Hint], None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ears = ears_of(path)
+        self._ear: Ear | None = None
         self._data_version: int | None = None
         self._writer = Session(self._connect, self._begin, writes=True, news=self._news, probe=probe)
         self._reader = (
             self._writer
             if path == MEMORY
-            else Session(self._connect_to_read, self._begin, writes=False, news=lambda _: None, probe=None)
+            else Session(self._connect_to_read, self._begin, writes=False, news=lambda _: [], probe=None)
         )
 
     @classmethod
@@ -155,6 +155,8 @@ class SqliteEngine:
         return engine
 
     async def close(self) -> None:
+        if self._ear is not None:
+            self._ears.discard(self._ear)
         if self._reader is not self._writer:
             await self._reader.close()
         await self._writer.close()
@@ -211,8 +213,8 @@ class SqliteEngine:
         return self._path != MEMORY
 
     def listen(self, heard: Callable[[Hint], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._heard = heard
+        self._ear = Ear(asyncio.get_running_loop(), heard, self._watched)
+        self._ears.add(self._ear)
 
     def watch(self, ids: Sequence[MessageId]) -> None:
         self._watched.update(ids)
@@ -432,14 +434,15 @@ class SqliteEngine:
 
     def _begin(self, connection: apsw.Connection, careful: bool, queues: dict[str, QueueRow]) -> Transaction:
         now = micros(self._clock())
-        return Transaction(connection, now, self._draw, self._watched, careful, queues, self._keys)
+        return Transaction(connection, now, self._draw, self._ears.watched(), careful, queues, self._keys)
 
-    def _news(self, tx: Transaction) -> News | None:
-        """The hint that a commit sends, if it has one to send and somebody listens."""
-        if not (tx.hints or tx.finished or tx.hint_everyone) or self._heard is None or self._loop is None:
-            return None
+    def _news(self, tx: Transaction) -> list[News]:
+        """The hints that a commit sends: to those who listen here, and to the other engines of this process."""
+        if not (tx.hints or tx.finished or tx.hint_everyone):
+            return []
         queues = None if tx.hint_everyone else frozenset(tx.hints)
-        return News(self._loop, partial(self._heard, Hint(queues, frozenset(tx.finished))))
+        ended = frozenset(tx.finished)
+        return [News(ear.loop, partial(ear.heard, Hint(queues, ended & ear.watched))) for ear in self._ears.all()]
 
 
 def _new_ids(tx: Transaction, count: int) -> list[MessageId]:

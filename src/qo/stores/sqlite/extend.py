@@ -37,6 +37,8 @@ def _note_started(tx: Transaction, lease: LeaseRow, offsets: list[int]) -> None:
     for offset in offsets:
         if offset not in lease.started:
             lease.started[offset] = tx.now
+            if outcomes.starts_at_once(tx, lease.owner or ""):
+                continue  # the claim has noted it
             queue_name, group_id = tx.row(SQL.owner_queue, lease.cursor_id) or ("", 0)
             queue = tx.existing_queue(queue_name)
             outcomes.note_event(tx, queue, group_id, lease.lane_id, offset, JobState.RUNNING, lease.owner or "")

@@ -94,3 +94,8 @@ def verdict_of(end: fate.Fate) -> Verdict:
             return Verdict.BURIED if end.kept else Verdict.DROPPED
         case fate.Canceled():
             return Verdict.CANCELED
+
+
+def starts_at_once(tx: Transaction, owner: str) -> bool:
+    """Whether whoever claimed is a registered worker: it starts what it claims at once, and need not say so."""
+    return bool(owner) and tx.row("SELECT 1 FROM workers WHERE id = ?", owner) is not None

@@ -59,7 +59,7 @@ class Session:
         begin: Callable[[apsw.Connection, bool, dict[str, QueueRow]], Transaction],
         *,
         writes: bool,
-        news: Callable[[Transaction], News | None],
+        news: Callable[[Transaction], list[News]],
         probe: Probe | None,
     ) -> None:
         self._connect = connect
@@ -155,9 +155,7 @@ class Session:
             self._queues.clear()  # one that was created here is gone
             raise
         self._told("after commit", calls)
-        news = self._news(transaction)
-        if news is not None:
-            self._untold.append(news)
+        self._untold += self._news(transaction)
         return values
 
     def _known_queues(self, connection: apsw.Connection) -> dict[str, QueueRow]:

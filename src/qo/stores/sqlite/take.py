@@ -25,7 +25,7 @@ from qo.stores.sqlite import outcomes
 from qo.stores.sqlite.lanes import Cursor, follow_retries, record_events, rest
 from qo.stores.sqlite.leases import offsets_text
 from qo.stores.sqlite.moments import moment, span
-from qo.stores.sqlite.outcomes import Finish, finish_of
+from qo.stores.sqlite.outcomes import Finish, finish_of, starts_at_once
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
 
@@ -354,4 +354,7 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
         ends = [finish_of(each.message[0], Completed(None), each.attempts + 1, haul.want.owner, None) for each in taken]
         outcomes.finish(tx, front.queue, cursor.group_id, lane.id, [end for end in ends if end is not None])
     elif front.queue.settings.history is History.FULL and cursor.group_id == front.queue.default_group_id:
-        record_events(tx, [each.message[1] for each in taken], JobState.ASSIGNED, haul.want.owner or "")
+        ids, owner = [each.message[1] for each in taken], haul.want.owner or ""
+        record_events(tx, ids, JobState.ASSIGNED, owner)
+        if starts_at_once(tx, owner):
+            record_events(tx, ids if lane.key is None else ids[:1], JobState.RUNNING, owner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -57,7 +58,7 @@ class Transaction:
         connection: apsw.Connection,
         now: int,
         draw: Callable[[], float],
-        watched: set[MessageId],
+        watched: AbstractSet[MessageId],
         careful: bool,
         queues: dict[str, QueueRow],
         keys: Keyring,

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import msgspec
 
+from qo.core.durations import duration
 from qo.core.errors import Invalid
 from qo.core.lease import (
     Commit,
@@ -24,7 +25,6 @@ from qo.core.lease import (
 )
 from qo.core.message import NewMessage, Pushed, Refused, id_text
 from qo.core.names import checked_key
-from qo.core.queue import duration
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import CONSUME, PRODUCE, Route

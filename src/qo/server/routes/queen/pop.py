@@ -8,11 +8,11 @@ from functools import lru_cache
 
 import msgspec
 
+from qo.core.durations import duration
 from qo.core.lane import Filter
 from qo.core.lease import CLAIM_LIMIT, Claimed, Delivered, LeaseToken, Nothing, Want
 from qo.core.message import PRODUCER, TRACE, TRANSACTION, id_text
 from qo.core.names import checked_key, checked_name
-from qo.core.queue import duration
 from qo.server.house import House
 from qo.server.request import EMPTY, Request, Response, reply
 from qo.server.router import CONSUME, Route

@@ -7,8 +7,8 @@ import secrets
 import msgspec
 
 from qo.core.access import DIGEST_BYTES, ID_BYTES, SECRET_BYTES, Token, new_token
+from qo.core.durations import duration
 from qo.core.errors import Invalid
-from qo.core.queue import duration
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import Route

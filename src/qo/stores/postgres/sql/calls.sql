@@ -214,14 +214,14 @@ FROM qo.lanes l JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = $2 WHERE 
 -- Primary keys of id_runs and messages.
 WITH places AS MATERIALIZED (SELECT p.* FROM unnest($1::uuid[]) i CROSS JOIN LATERAL qo.place_of(i) p)
 SELECT j.id, j.queue, j.kind, j.key, j.state, j.attempt, NULL, j.created_at, j.due_at, j.lease_owner, j.lease_expires_at, j.heartbeat_at, j.started_at,
-       j.finished_at, j.reason, j.error, j.result, j.payload_bytes, j.headers
+       j.finished_at, j.reason, j.error, j.result_bytes, j.payload_bytes, j.headers
 FROM places p CROSS JOIN LATERAL (SELECT * FROM qo.lane_jobs l WHERE l.lane_id = p.lane_id AND l."offset" = p."offset" LIMIT 1) j;
 
 -- name: job_sizes
 -- Primary keys of id_runs, messages and intake. How jobs stand, and how much of an answer each takes, in the order asked for.
 WITH places AS MATERIALIZED (SELECT u.id, u.n, p.* FROM unnest($1::uuid[]) WITH ORDINALITY AS u (id, n) CROSS JOIN LATERAL qo.place_of(u.id) p)
 SELECT s.id, s.state, s.lease_expires_at, s.size FROM (
-    SELECT p.id, p.n, j.state, j.lease_expires_at, qo.size_of(j.payload_bytes, j.headers) + coalesce(octet_length(j.result), 0) AS size
+    SELECT p.id, p.n, j.state, j.lease_expires_at, qo.size_of(j.payload_bytes, j.headers) + coalesce(octet_length(j.result_bytes), 0) AS size
     FROM places p CROSS JOIN LATERAL (SELECT * FROM qo.lane_jobs l WHERE l.lane_id = p.lane_id AND l."offset" = p."offset" LIMIT 1) j
     UNION ALL
     SELECT p.id, p.n, j.state, NULL, qo.size_of(j.payload_bytes, j.headers) FROM places p JOIN qo.intake_jobs j ON j.id = p.id WHERE p.lane_id IS NULL
@@ -230,7 +230,7 @@ SELECT s.id, s.state, s.lease_expires_at, s.size FROM (
 -- name: jobs_in_intake
 -- Primary key.
 SELECT j.id, j.queue, j.kind, j.key, j.state, j.attempt, NULL, j.created_at, j.due_at, j.lease_owner, j.lease_expires_at, j.heartbeat_at, j.started_at,
-       j.finished_at, j.reason, j.error, j.result, j.payload_bytes, j.headers
+       j.finished_at, j.reason, j.error, j.result_bytes, j.payload_bytes, j.headers
 FROM qo.intake_jobs j WHERE j.id = ANY ($1::uuid[]);
 
 -- name: newest

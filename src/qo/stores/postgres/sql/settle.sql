@@ -6,6 +6,7 @@ CREATE TYPE qo.report AS (
     number integer,
     "offset" bigint,
     what text,                      -- complete, fail, snooze (a failure that uses no attempt), release, retry (what is before it is done, this is given back), bury,
+                                    -- fail N (the same, with so many attempts in all),
                                     -- unreadable (it must not be tried again, because its payload cannot be opened)
     error text,
     after double precision,         -- seconds; NULL: as the queue's policy says
@@ -81,6 +82,8 @@ CREATE FUNCTION qo.fate_of_report(q qo.queues, e qo.leases, i qo.report, p_attem
 LANGUAGE plpgsql AS $$
 DECLARE
     v_expired boolean := EXISTS (SELECT FROM qo.messages m WHERE m.lane_id = e.lane_id AND m."offset" = i."offset" AND m.expires_at <= p_now);
+    v_fails boolean := i.what = 'fail' OR i.what LIKE 'fail %';
+    v_limit integer := coalesce(CASE WHEN i.what LIKE 'fail %' THEN substr(i.what, 6)::integer END, (q.rules -> 'retry' ->> 'attempts')::integer);
 BEGIN
     attempts := p_attempts;
     losses := p_losses;
@@ -90,7 +93,7 @@ BEGIN
         verdict := 'buried'; reason := 'buried'; attempts := p_attempts + 1;
     ELSIF i.what = 'unreadable' THEN
         verdict := 'buried'; reason := 'unreadable';
-    ELSIF i.what = 'fail' AND p_attempts + 1 >= (q.rules -> 'retry' ->> 'attempts')::integer THEN
+    ELSIF v_fails AND p_attempts + 1 >= v_limit THEN
         verdict := CASE WHEN (q.rules ->> 'dead_letters')::boolean THEN 'buried' ELSE 'dropped' END;
         reason := 'failed'; attempts := p_attempts + 1;
     ELSIF v_expired THEN
@@ -98,7 +101,7 @@ BEGIN
     ELSIF i.what = 'snooze' THEN
         verdict := 'retrying'; losses := 0;
         at := p_now + make_interval(secs => i.after);
-    ELSIF i.what = 'fail' THEN
+    ELSIF v_fails THEN
         verdict := 'retrying'; attempts := p_attempts + 1; losses := 0;
         at := p_now + coalesce(make_interval(secs => i.after), qo.rest_after(q.rules, attempts, p_draw));
     ELSE
@@ -604,7 +607,9 @@ BEGIN
                     WHERE NOT coalesce(e.started ? o, false) LOOP
                 v_started := coalesce(v_started, '{}') || jsonb_build_object(v_offset::text, v_now);
                 SELECT k.* INTO STRICT q FROM qo.queues k JOIN qo.lanes l ON l.queue_id = k.id WHERE l.id = e.lane_id;
-                PERFORM qo.note_event(q, e.group_id, e.lane_id, v_offset, 'running', coalesce(e.owner, ''), v_now);
+                IF NOT qo.starts_at_once(e.owner) THEN  -- else the claim has noted it
+                    PERFORM qo.note_event(q, e.group_id, e.lane_id, v_offset, 'running', coalesce(e.owner, ''), v_now);
+                END IF;
             END LOOP;
             UPDATE qo.leases l SET expires_at = extend.expires_at, heartbeat_at = v_now, started = v_started
             WHERE l.token = e.token AND l.lane_id = e.lane_id;

@@ -242,6 +242,9 @@ BEGIN
                           '{}', '{}', '{}', w.owner, '{}', p_now);
     ELSIF q.rules ->> 'history' = 'full' AND c.group_id = q.default_group_id THEN
         PERFORM qo.record_events(got.ids, 'assigned', coalesce(w.owner, ''), p_now);
+        IF qo.starts_at_once(w.owner) THEN
+            PERFORM qo.record_events(CASE WHEN c.keyed THEN got.ids[1:1] ELSE got.ids END, 'running', w.owner, p_now);
+        END IF;
     END IF;
 END $$;
 

@@ -50,11 +50,11 @@ JOIN cursors c ON c.lane_id = l.id AND c.group_id = ?2 WHERE l.queue_id = ?1 AND
 
 -- name: job_in_lane
 -- Primary key of messages.
-SELECT id, queue, kind, key, state, attempt, NULL, created_at, due_at, lease_owner, lease_expires_at, heartbeat_at, started_at, finished_at, reason, error, result, payload_bytes, headers, message_id, row FROM lane_jobs WHERE row = ?;
+SELECT id, queue, kind, key, state, attempt, NULL, created_at, due_at, lease_owner, lease_expires_at, heartbeat_at, started_at, finished_at, reason, error, result_bytes, payload_bytes, headers, message_id, row FROM lane_jobs WHERE row = ?;
 
 -- name: job_in_intake
 -- Primary key of intake.
-SELECT id, queue, kind, key, state, attempt, NULL, created_at, due_at, lease_owner, lease_expires_at, heartbeat_at, started_at, finished_at, reason, error, result, payload_bytes, headers, message_id, row FROM intake_jobs WHERE message_id = ?;
+SELECT id, queue, kind, key, state, attempt, NULL, created_at, due_at, lease_owner, lease_expires_at, heartbeat_at, started_at, finished_at, reason, error, result_bytes, payload_bytes, headers, message_id, row FROM intake_jobs WHERE message_id = ?;
 
 -- name: newest
 -- Primary key of id_runs from its high end; that of intake.
