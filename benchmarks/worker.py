@@ -26,14 +26,17 @@ WORKER = Contender("qo worker", "qo_worker_peer.py", setup=("outcome",))
 PYTHON_PEERS = ("PgQueuer", "awa-pg", "Procrastinate")
 WAITING = 900
 CHILD = """
-import asyncio, sys, uvloop, qo
+import asyncio, sys, time, uvloop, qo
 worker = qo.Worker(sys.argv[1], queues="q")
-done = 0
+done, began = 0, 0.0
 @worker.task("noop")
 async def noop(_):
-    global done
+    global done, began
     done += 1
-    if done == int(sys.argv[2]): worker.stop()
+    if done == 1: began = time.perf_counter()
+    if done == int(sys.argv[2]):
+        print(time.perf_counter() - began)
+        worker.stop()
 @worker.task("sleep")
 async def sleep(_):
     await asyncio.sleep(float(sys.argv[3]))
@@ -65,9 +68,17 @@ def run(url: str, kind: str, count: int, seconds: float = 0.0) -> float:
 
 
 def rate(url: str, count: int) -> float:
-    """No-op tasks per second, without the time that a process needs to start."""
-    idle = run(url, "noop", 1)
-    return count / max(run(url, "noop", count) - idle, 1e-9)
+    """No-op tasks per second, from the first one's start to the last one's end, as the worker process saw them."""
+    asyncio.run(stock(url, "noop", count))
+    done = subprocess.run([sys.executable, "-c", CHILD, url, str(count), "0"], check=True, stdout=subprocess.PIPE)
+    return per_second(count - 1, float(done.stdout))
+
+
+def per_second(count: int, seconds: float) -> float:
+    """A rate that was measured; an error, if nothing was."""
+    if count < 1 or not seconds > 0:
+        raise SystemExit(f"nothing was measured: {count} tasks in {seconds:g} s")
+    return count / seconds
 
 
 def idle(url: str, seconds: float) -> tuple[float, float]:

@@ -385,7 +385,7 @@ async def test_wrong_handlers_are_refused_before_anything_is_taken(client):
     with pytest.raises(qo.Invalid):
         qo.connect(MEMORY, polling=5)
     with pytest.raises(qo.Invalid):
-        qo.Dedupe("k", window=5)
+        qo.Dedupe("k", window="soon")
 
 
 class TestSync:

@@ -258,7 +258,8 @@ class Broker:
         show.gauge(
             "qo_backoff_groups", "Groups of waiting claims that rest longer than the least.", lambda: len(backoffs)
         )
-        show.gauge(
+        longest = show.gauge(
             "qo_backoff_interval_seconds", "The longest rest of a group of waiting claims.", lambda: backoffs.longest
         )
+        longest.joined = "max"
         show.counted("qo_backoffs_total", "Times a group's rest was made longer.", lambda: backoffs.times)

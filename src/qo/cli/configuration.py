@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from qo.core.durations import duration
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, not_one_of
 from qo.core.names import suggestion
 from qo.core.polling import (
     DEFAULT_BACKOFF_MULTIPLIER,
@@ -46,6 +46,7 @@ ALIASES = {
     "QUEUE_BACKOFF_MULTIPLIER": "long_polling.backoff_multiplier",
     "QUEUE_BACKOFF_CLEANUP_THRESHOLD": "long_polling.forget_after_seconds",
     "QUEEN_ENCRYPTION_KEY": "encryption.key",
+    "DEFAULT_SUBSCRIPTION_MODE": "queen.default_subscription",
     "MAX_CONCURRENT_TASKS": "worker.max_concurrent_tasks",
     "CLAIM_BATCH_SIZE": "worker.claim_batch_size",
     "POLL_INTERVAL_MS": "worker.poll_interval_ms",
@@ -56,6 +57,7 @@ WITHOUT_EFFECT = {
     "POLL_WORKER_COUNT": "nothing polls in threads here",
     "POLL_BACKOFF_THRESHOLD": "QUEUE_BACKOFF_THRESHOLD is what sets it",
     "POLL_MAX_INTERVAL": "QUEUE_MAX_POLL_INTERVAL is what sets it",
+    "RETENTION_INTERVAL": "messages are removed when their time is over, and never popped after it",
 }
 """Names that are accepted, with a warning."""
 
@@ -151,7 +153,7 @@ class Configuration:
                     self["worker.polling.backoff_multiplier"],
                 )
             case other:
-                raise Invalid("worker.polling.strategy", f"must be adaptive or fixed, not '{other}'")
+                raise not_one_of("worker.polling.strategy", other, ("adaptive", "fixed"))
 
     def scaling(self) -> ScalingSettings | None:
         """How many workers there may be; None: nobody has said, and one runs by itself.
@@ -219,6 +221,7 @@ def read_configuration(
     values = {key: Value(setting.default, DEFAULT) for key, setting in known.items()}
     warnings = [f"{name} has no effect: {why}" for name, why in WITHOUT_EFFECT.items() if name in around]
     values |= _from_file(known, document, file)
+    values |= _jwt_of_queen(around, warnings)
     values |= _from_environment(known, around)
     for key, value in (flags or {}).items():
         if value is not None:
@@ -232,6 +235,19 @@ def work_kinds(path: str | None = None) -> Mapping[str, Any]:
     if not isinstance(found, Mapping):
         raise Invalid(WORK_KINDS, "must be tables: [work_kinds.NAME]")
     return found
+
+
+def _jwt_of_queen(around: Mapping[str, str], warnings: list[str]) -> dict[str, Value]:
+    """Queen checks tokens only where JWT_ENABLED says so; then calls need one, and JWT_SECRET is its key."""
+    enabled = Setting("jwt.enabled", bool, default=False)
+    if "JWT_ENABLED" in around and _read("JWT_ENABLED", enabled, around["JWT_ENABLED"]):
+        found = {"server.auth": Value("token", "JWT_ENABLED")}
+        if "JWT_SECRET" in around:
+            found["jwt.secret"] = Value(around["JWT_SECRET"], "JWT_SECRET")
+        return found
+    if "JWT_SECRET" in around:
+        warnings.append("JWT_SECRET has no effect: JWT_ENABLED is not true")
+    return {}
 
 
 def _from_environment(known: Mapping[str, Setting], around: Mapping[str, str]) -> dict[str, Value]:

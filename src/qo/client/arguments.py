@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from qo.core.durations import Length, duration
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, not_one_of
 from qo.core.outcome import JobState
 
 
@@ -53,4 +53,4 @@ def read_state(state: JobState | str) -> JobState:
     try:
         return JobState(state)
     except ValueError:
-        raise Invalid("state", f"must be one of {', '.join(JobState)}, not {state!r}") from None
+        raise not_one_of("state", state, JobState) from None

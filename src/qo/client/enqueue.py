@@ -2,23 +2,24 @@
 
 It writes to qo's intake with your connection and takes no lock that another
 producer could wait for. Rolled back, it was never there; committed, it will run.
-Works with asyncpg, psycopg 3 and SQLAlchemy, async and sync, without importing any
+Works with asyncpg, psycopg 3, SQLAlchemy and Django, async and sync, without importing any
 of them: a connection's type is known only if its module was imported.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from qo.client.outgoing import Message
 from qo.core.durations import Length
-from qo.core.errors import Invalid
+from qo.core.errors import Incompatible, Invalid
 from qo.core.message import Dedupe, NewMessage, id_text, message_ids
 from qo.core.names import DEFAULT_KIND, DEFAULT_SCHEMA, checked_schema
 
@@ -106,7 +107,8 @@ def _driver_of(connection: Any) -> Driver:
         if isinstance(connection, kind):
             return driver
     raise Invalid(
-        "connection", f"must be a connection of asyncpg, psycopg 3 or SQLAlchemy, not a {type(connection).__name__}"
+        "connection",
+        f"must be a connection of asyncpg, psycopg 3, SQLAlchemy or Django, not a {type(connection).__name__}",
     )
 
 
@@ -115,30 +117,67 @@ def _statement(schema: str, mark: Callable[[int, str], str]) -> str:
     return f'SELECT "{schema}".enqueue({holes})'
 
 
+NOT_THERE = ("3F000", "42883")
+"""What PostgreSQL says of a schema, or a function, that does not exist."""
+
+
+@contextlib.contextmanager
+def _schema_named(schema: str) -> Iterator[None]:
+    """Say what to do if qo was never installed there. Drivers and their wrappers keep the code in different places."""
+    try:
+        yield
+    except Exception as error:
+        causes = [error, getattr(error, "orig", None), error.__cause__]
+        codes = {getattr(each, name, None) for each in causes for name in ("sqlstate", "pgcode")}
+        if not codes & set(NOT_THERE):
+            raise
+        raise Incompatible(
+            f"schema '{schema}' of this database has no qo in it; run `qo migrate postgresql://…` first, or name "
+            "another one with schema="
+        ) from error
+
+
+def _mark_by_name(_: int, name: str) -> str:
+    return f"%({name})s"
+
+
 async def _asyncpg(connection: Any, schema: str, values: Values) -> str:
-    await connection.execute(_statement(schema, lambda number, _: f"${number}"), *values.values())
+    with _schema_named(schema):
+        await connection.execute(_statement(schema, lambda number, _: f"${number}"), *values.values())
     return str(values["id"])
 
 
 async def _psycopg_async(connection: Any, schema: str, values: Values) -> str:
-    await connection.execute(_statement(schema, lambda _, name: f"%({name})s"), values)
+    with _schema_named(schema):
+        await connection.execute(_statement(schema, _mark_by_name), values)
     return str(values["id"])
 
 
 def _psycopg(connection: Any, schema: str, values: Values) -> str:
-    connection.execute(_statement(schema, lambda _, name: f"%({name})s"), values)
+    with _schema_named(schema):
+        connection.execute(_statement(schema, _mark_by_name), values)
+    return str(values["id"])
+
+
+def _django(connection: Any, schema: str, values: Values) -> str:
+    if connection.vendor != "postgresql":
+        raise Invalid("connection", f"must be of a PostgreSQL database, not of {connection.vendor}")
+    with _schema_named(schema), connection.cursor() as cursor:
+        cursor.execute(_statement(schema, _mark_by_name), values)
     return str(values["id"])
 
 
 async def _sqlalchemy_async(connection: Any, schema: str, values: Values) -> str:
     text = sys.modules["sqlalchemy"].text
-    await connection.execute(text(_statement(schema, lambda _, name: f":{name}")), values)
+    with _schema_named(schema):
+        await connection.execute(text(_statement(schema, lambda _, name: f":{name}")), values)
     return str(values["id"])
 
 
 def _sqlalchemy(connection: Any, schema: str, values: Values) -> str:
     text = sys.modules["sqlalchemy"].text
-    connection.execute(text(_statement(schema, lambda _, name: f":{name}")), values)
+    with _schema_named(schema):
+        connection.execute(text(_statement(schema, lambda _, name: f":{name}")), values)
     return str(values["id"])
 
 
@@ -150,4 +189,6 @@ _KNOWN: tuple[tuple[str, Driver, tuple[str, ...]], ...] = (
     ("sqlalchemy.ext.asyncio", _sqlalchemy_async, ("AsyncConnection", "AsyncSession")),
     ("sqlalchemy", _sqlalchemy, ("Connection",)),
     ("sqlalchemy.orm", _sqlalchemy, ("Session",)),
+    ("django.utils.connection", _django, ("ConnectionProxy",)),
+    ("django.db.backends.base.base", _django, ("BaseDatabaseWrapper",)),
 )

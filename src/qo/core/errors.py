@@ -26,6 +26,8 @@ Leaves say who must act: the caller (Invalid, Conflict, NotFound), the operator
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 FIELD_LIMIT, PROBLEM_LIMIT = 100, 1000
 """Characters of an error that may come from its caller: a request's size must not become the answer's."""
 
@@ -40,12 +42,20 @@ class QoError(Exception):
 
 
 class Invalid(QoError):
-    """The caller's mistake. Names the field and says what is allowed."""
+    """The caller's mistake. Names the field and says what is allowed; `allowed` lists what a choice offers."""
 
-    def __init__(self, field: str, problem: str) -> None:
+    def __init__(self, field: str, problem: str, allowed: Iterable[str] = ()) -> None:
         self.field = shortened(field, FIELD_LIMIT)
         self.problem = shortened(problem, PROBLEM_LIMIT)
+        self.allowed = [str(each) for each in allowed]
         super().__init__(f"{self.field}: {self.problem}")
+
+
+def not_one_of(field: str, value: object, allowed: Iterable[str], prefix: str = "") -> Invalid:
+    """The mistake of a value that is none of those that can be chosen."""
+    choices = [str(each) for each in allowed]
+    told = f"'{value}'" if isinstance(value, str) else repr(value)
+    return Invalid(field, f"{prefix}must be one of {', '.join(choices)}, not {told}", choices)
 
 
 class TooLarge(Invalid):

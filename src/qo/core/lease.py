@@ -290,7 +290,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """Settles, commits and pushes that happen together or not at all.
 
     Any settlement or commit that is not taken rolls the unit back; so does a refused
-    push, and a duplicate one if `refuse_duplicates`. A nonce makes the unit safe to
+    push, and a duplicate one if `refuse_duplicates`, and one of `leases` that is over. A nonce makes the unit safe to
     repeat: the second time the first answer is given.
     """
 
@@ -298,6 +298,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     commits: tuple[Commit, ...] = ()
     pushes: tuple[NewMessage, ...] = ()
     refuse_duplicates: bool = False
+    leases: tuple[LeaseToken, ...] = ()
     nonce: str | None = None
 
 
@@ -314,6 +315,7 @@ class Obstacle(StrEnum):
 
     SETTLEMENT = "settlement"
     COMMIT = "commit"
+    LEASE = "lease"
     PUSH = "push"
     DUPLICATE = "duplicate"
     FULL = "full"

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from qo.core.durations import Length, duration
-from qo.core.errors import Invalid, TooLarge, shortened
+from qo.core.errors import Invalid, TooLarge, not_one_of, shortened
 from qo.core.moments import checked_time
 from qo.core.names import DEFAULT_KIND, checked_key, checked_name, known_names
 from qo.core.queue import QueueSettings
@@ -120,7 +120,7 @@ class Dedupe(msgspec.Struct, frozen=True):
         if self.as_queue and self.window is not None:
             raise Invalid("dedupe.window", "is the queue's, or given here; not both")
         if self.scope not in (DedupeScope.QUEUE, DedupeScope.LANE):
-            raise Invalid("dedupe.scope", f"must be 'queue' or 'lane', not {self.scope!r}")
+            raise not_one_of("dedupe.scope", self.scope, DedupeScope)
 
 
 class NewMessage(msgspec.Struct, frozen=True, gc=False):

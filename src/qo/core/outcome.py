@@ -145,9 +145,9 @@ class CancelAnswer(StrEnum):
 class Depth(msgspec.Struct, frozen=True, kw_only=True):
     """How much of a queue is still ahead of a group.
 
-    ready     fresh messages that no claim has taken yet (blocked heads included)
+    ready     messages that no claim has taken yet (blocked heads included), or whose lease ran out
     retrying  messages of open lanes that wait for their next attempt
-    leased    delivered and not yet settled
+    leased    delivered and not yet settled, under leases that live
     delayed   in intake, not due or not yet moved
     dead      dead letters of this group
     missed    messages that were removed before this group had settled them

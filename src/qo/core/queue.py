@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from qo.core.durations import duration
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, not_one_of
 from qo.core.names import checked_name, namespace_and_task, suggestion
 from qo.core.retry import RetryPolicy
 
@@ -215,4 +215,4 @@ def _read_history(name: str, value: Any) -> History:
     try:
         return History(value)
     except ValueError:
-        raise Invalid(name, f"must be one of {', '.join(History)}, not {value!r}") from None
+        raise not_one_of(name, value, History) from None

@@ -24,6 +24,8 @@ class Metric:
     """A name, what it means, and the names of its labels."""
 
     kind = "untyped"
+    joined = "sum"
+    """What makes one number of those of several processes: their sum, or the greatest (`max`)."""
 
     def __init__(self, name: str, help: str, labels: Sequence[str] = ()) -> None:
         self.name = name

@@ -6,6 +6,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import msgspec
 
@@ -33,6 +34,8 @@ class House:
         self.streams = Streams()
         self.keeper = Keeper(broker.workers)
         self.stopping = False
+        self.siblings: Path | None = None
+        """Where the other processes behind this port are found; None: there are none."""
         self._waiting: Counter[str] = Counter()
         self._all_waiting = 0
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
+from msgspec import NODEFAULT
+from msgspec.inspect import DateTimeType, StructType, UnionType, multi_type_info
 
 from qo.core.names import KEY_LIMIT, NAME_LIMIT
 from qo.core.version import __version__
 from qo.server.router import Route
 from qo.wire.kinds import NO_CONTROL
 from qo.wire.problems import CONTENT, KINDS, Problem
+from qo.wire.queues import SettingsBody
 
 REFERENCE = "#/components/schemas/{name}"
 NAMED = {"type": "string", "minLength": 1, "maxLength": NAME_LIMIT, "pattern": NO_CONTROL}
@@ -53,18 +57,49 @@ class _Schemas:
     """Every type that a route takes or gives, and where the document has it."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
-        kinds: list[Any] = [Problem]
+        kinds: list[Any] = [Problem, SettingsBody]
         for route in routes:
             for kind in (route.body, *route.answers.values()):
                 kinds += kind if isinstance(kind, tuple) else [] if kind is None else [kind]
         found, self.components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
         self._of = list(zip(kinds, found, strict=True))
+        for struct in _structs(kinds):
+            _tell_more(self.components[struct.cls.__name__], struct)
 
     def of(self, kind: Any) -> dict[str, Any]:
         """Of several kinds, one."""
         if isinstance(kind, tuple):
             return {"anyOf": [self.of(each) for each in kind]}
         return next(schema for known, schema in self._of if known == kind)
+
+
+def _structs(kinds: Sequence[Any]) -> list[StructType]:
+    """Every struct that these kinds are made of."""
+    found: dict[type, StructType] = {}
+    waiting: list[Any] = list(multi_type_info(kinds))
+    while waiting:
+        info = waiting.pop()
+        if isinstance(info, StructType):
+            if info.cls in found:
+                continue
+            found[info.cls] = info
+            waiting += [field.type for field in info.fields]
+        waiting += [*getattr(info, "types", ()), *getattr(info, "item_types", ())]
+        waiting += [inner for name in ("type", "item_type", "value_type") if (inner := getattr(info, name, None))]
+    return list(found.values())
+
+
+def _tell_more(schema: dict[str, Any], struct: StructType) -> None:
+    """Say of times that they are; and of defaults in words: with the keyword, generated clients demand the field."""
+    for field in struct.fields:
+        about = schema["properties"][field.encode_name]
+        options = field.type.types if isinstance(field.type, UnionType) else (field.type,)
+        if any(isinstance(each, DateTimeType) for each in options):
+            for told in about.get("anyOf", [about]):
+                if told.get("type") == "string":
+                    told["format"] = "date-time"
+        if about.pop("default", None):
+            about["description"] = f"By default {json.dumps(field.default if field.default is not NODEFAULT else {})}."
 
 
 def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:

@@ -147,7 +147,8 @@ class Router:
                 continue
             if loose.route.method == wanted and (method != "HEAD" or loose.route.peeks):
                 return loose.route, {name: _decoded(value) for name, value in match.items()}
-            others.append(loose.route.method)
+            if not any(b"/" in value for value in match.values()):  # else it is as likely a path that is not served
+                others.append(loose.route.method)
         if others:
             raise WrongMethod(others)
         return None

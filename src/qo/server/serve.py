@@ -8,10 +8,12 @@ import multiprocessing
 import os
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from multiprocessing.connection import wait
+from pathlib import Path
 
 import uvicorn
 
@@ -26,6 +28,7 @@ from qo.server.protocol import protocol_with
 from qo.server.router import Router
 from qo.server.routes import queen, service, v1
 from qo.server.settings import ServerSettings, is_loopback
+from qo.server.siblings import answering
 from qo.stores.opening import open_engine, shares_between_processes, without_password
 
 log = logging.getLogger("qo.server")
@@ -99,20 +102,21 @@ def uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
     )
 
 
-async def _serve(settings: ServerSettings, listening: socket.socket) -> None:
-    async with furnished(settings) as (house, app):
+async def _serve(settings: ServerSettings, listening: socket.socket, siblings: Path | None) -> None:
+    async with furnished(settings) as (house, app), answering(siblings, house.broker.metrics.metrics()):
+        house.siblings = siblings
         _say_where(settings, listening)
         await Server(uvicorn_config(app, settings), house).serve([listening])
 
 
-def _run_one(settings: ServerSettings, listening: socket.socket) -> None:
-    """One process that serves, until it is told to stop."""
+def _run_one(settings: ServerSettings, listening: socket.socket, siblings: Path | None = None) -> None:
+    """One process that serves, until it is told to stop. It finds those beside it in the folder `siblings`."""
     import uvloop  # noqa: PLC0415 - not on every platform; named when it is missing
 
     logs.set_up(settings.log)
     if (parent := multiprocessing.parent_process()) is not None:
         threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    uvloop.run(_serve(settings, listening))
+    uvloop.run(_serve(settings, listening, siblings))
 
 
 def _end_with(parent: multiprocessing.process.BaseProcess) -> None:
@@ -159,7 +163,8 @@ def serve(settings: ServerSettings) -> int:
     if workers == 1:
         _run_one(settings, listening)
     else:
-        Supervisor(settings, listening).run()
+        with tempfile.TemporaryDirectory(prefix="qo-serve-") as folder:
+            Supervisor(settings, listening, Path(folder)).run()
     log.info("stopped")
     return 0
 
@@ -167,9 +172,10 @@ def serve(settings: ServerSettings) -> int:
 class Supervisor:
     """Keeps several serving processes alive; a new one takes the place of one that dies, with backoff."""
 
-    def __init__(self, settings: ServerSettings, listening: socket.socket) -> None:
+    def __init__(self, settings: ServerSettings, listening: socket.socket, siblings: Path) -> None:
         self._settings = settings
         self._listening = listening
+        self._siblings = siblings
         self._context = multiprocessing.get_context("spawn")
         self._told_to_stop = threading.Event()
 
@@ -196,7 +202,8 @@ class Supervisor:
             process.join()
 
     def _start(self) -> multiprocessing.process.BaseProcess:
-        process = self._context.Process(target=_run_one, args=(self._settings, self._listening), daemon=False)
+        given = self._settings, self._listening, self._siblings
+        process = self._context.Process(target=_run_one, args=given, daemon=False)
         process.start()
         return process
 

@@ -6,7 +6,7 @@ import ipaddress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, not_one_of
 from qo.core.polling import (
     DEFAULT_BACKOFF_MULTIPLIER,
     DEFAULT_BACKOFF_THRESHOLD,
@@ -21,6 +21,7 @@ from qo.stores.sealing import read_key
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 6632
 AUTH = ("none", "token")
+SUBSCRIPTIONS = ("new", "all")
 LOG_FORMATS = ("text", "json")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 MEBIBYTE = 1024 * 1024
@@ -59,7 +60,7 @@ class ListenSettings:
         if self.workers < 1:
             raise Invalid("server.workers", f"must be at least 1, not {self.workers}")
         if self.auth not in AUTH:
-            raise Invalid("server.auth", f"must be one of {', '.join(AUTH)}, not '{self.auth}'")
+            raise not_one_of("server.auth", self.auth, AUTH)
         if self.stop_seconds < 0:
             raise Invalid("server.stop_seconds", "must not be negative")
         if self.auth == "none" and not self.insecure and not is_loopback(self.host):
@@ -187,6 +188,20 @@ class JwtSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QueenSettings:
+    """How Queen's wire behaves where its clients leave it to the server.
+
+    default_subscription  where a group starts whose first pop does not say: new messages, or all
+    """
+
+    default_subscription: str = SUBSCRIPTIONS[0]
+
+    def __post_init__(self) -> None:
+        if self.default_subscription not in SUBSCRIPTIONS:
+            raise not_one_of("queen.default_subscription", self.default_subscription, SUBSCRIPTIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptionSettings:
     """Payloads of queues that encrypt them.
 
@@ -214,9 +229,9 @@ class LogSettings:
 
     def __post_init__(self) -> None:
         if self.level not in LOG_LEVELS:
-            raise Invalid("log.level", f"must be one of {', '.join(LOG_LEVELS)}, not '{self.level}'")
+            raise not_one_of("log.level", self.level, LOG_LEVELS)
         if self.format not in LOG_FORMATS:
-            raise Invalid("log.format", f"must be one of {', '.join(LOG_FORMATS)}, not '{self.format}'")
+            raise not_one_of("log.format", self.format, LOG_FORMATS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +262,7 @@ class ServerSettings:
     metrics: MetricSettings = field(default_factory=MetricSettings)
     jwt: JwtSettings = field(default_factory=JwtSettings)
     encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
+    queen: QueenSettings = field(default_factory=QueenSettings)
 
     def __post_init__(self) -> None:
         if self.jwt.given and self.server.auth == "none":

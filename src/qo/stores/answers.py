@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -144,6 +144,12 @@ def check_settled(settled: Sequence[Settled]) -> None:
     for number, answer in enumerate(settled):
         if answer.answer not in (Answer.SETTLED, Answer.GIVEN_BACK):
             raise InTheWay(f"settlement answered '{answer.answer}'", number, Obstacle.SETTLEMENT)
+
+
+def check_leases(unit: Unit, live: Collection[str]) -> None:
+    for number, token in enumerate(unit.leases):
+        if token not in live:
+            raise InTheWay("a lease that it needs is over, or never was", number, Obstacle.LEASE)
 
 
 def check_committed(unit: Unit, committed: Sequence[Committed]) -> None:

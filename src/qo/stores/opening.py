@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, not_one_of
 from qo.core.names import suggestion
 from qo.environment import DEFAULT_URL
 from qo.stores.sealing import read_key
@@ -76,7 +76,7 @@ async def _open_sqlite(url: str, options: dict[str, Any]) -> Engine:
         raise Invalid("url", f"has an unknown option '{unknown[0]}'" + suggestion(unknown[0], ["synchronous"]))
     synchronous = given.get("synchronous", SYNCHRONOUS[0])
     if synchronous not in SYNCHRONOUS:
-        raise Invalid("url", f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not '{synchronous}'")
+        raise not_one_of("url", synchronous, SYNCHRONOUS, "synchronous ")
     return await SqliteEngine.open(path, synchronous=synchronous, **options)
 
 

@@ -47,14 +47,14 @@ _OF_NAME = {TYPE_PREFIX + kind.name: kind for kind in KINDS}
 
 
 class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What went wrong. `field` and `allowed` tell of a mistake in the request; `item` which part of a unit."""
+    """What went wrong. `field` is what is wrong in the request, `allowed` what it could be; `item` a part of a unit."""
 
     type: str
     title: str
     status: int
     detail: str
     field: str | None = None
-    allowed: str | None = None
+    allowed: list[str] | None = None
     item: int | None = None
     retry_after_seconds: float | None = None
     request_id: str | None = None
@@ -72,7 +72,7 @@ def problem_of(error: QoError, request_id: str | None = None) -> Problem:
         status=kind.status.value,
         detail=_sayable(str(error)),
         field=_sayable(error.field) if isinstance(error, Invalid) else None,
-        allowed=_sayable(error.problem) if isinstance(error, Invalid) else None,
+        allowed=error.allowed or None if isinstance(error, Invalid) else None,
         item=error.item if isinstance(error, RolledBack) else None,
         retry_after_seconds=error.retry_after_seconds if isinstance(error, Throttled) else None,
         request_id=request_id,
@@ -90,7 +90,8 @@ def error_of(problem: Problem) -> QoError:
     if kind is None:
         return errors.Unavailable(f"the server answered {problem.status}: {problem.detail}")
     if issubclass(kind.error, Invalid):
-        return kind.error(problem.field or "request", problem.allowed or problem.detail)
+        field = problem.field or "request"
+        return kind.error(field, problem.detail.removeprefix(f"{field}: "), problem.allowed or ())
     if issubclass(kind.error, RolledBack):
         return RolledBack(problem.detail, item=problem.item)
     if issubclass(kind.error, Throttled):

@@ -3,19 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
+import types
+import typing
 from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from qo.core.outcome import GroupInfo, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings, plain_value
 from qo.wire.claims import read_start_text, write_start
 from qo.wire.kinds import Key, Name, Number
 
-Settings = dict[str, Any]
+SETTINGS = "QueueSettings"
+Settings = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema={"$ref": f"#/components/schemas/{SETTINGS}"})]
 """Settings of a queue by name, durations in seconds."""
+
+
+def _described(settings: type) -> type[msgspec.Struct]:
+    """Settings as the wire has them, for documents: each may be absent, and durations are seconds."""
+    hints = typing.get_type_hints(settings)
+    fields = [(each.name, _on_the_wire(hints[each.name]) | UnsetType, UNSET) for each in dataclasses.fields(settings)]
+    return msgspec.defstruct(settings.__name__, fields)
+
+
+def _on_the_wire(kind: Any) -> Any:
+    if isinstance(kind, types.UnionType):
+        return functools.reduce(operator.or_, map(_on_the_wire, typing.get_args(kind)))
+    if dataclasses.is_dataclass(kind):
+        return _described(typing.cast("type", kind))
+    return float if kind is timedelta else dict[str, Any] if typing.get_origin(kind) is Mapping else kind
+
+
+SettingsBody = _described(QueueSettings)
 
 
 class QueueBody(msgspec.Struct, kw_only=True):

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, not_one_of
 from qo.core.names import suggestion
 from qo.core.retry import RetryPolicy
 from qo.worker.errors import PermanentError
@@ -45,7 +45,7 @@ class WorkKind:
         if not self.duration_ms >= 0:
             raise Invalid("duration_ms", f"must not be negative, not {self.duration_ms}")
         if self.outcome not in OUTCOMES:
-            raise Invalid("outcome", f"must be one of {', '.join(OUTCOMES)}, not '{self.outcome}'")
+            raise not_one_of("outcome", self.outcome, OUTCOMES)
         if self.attempt < 1:
             raise Invalid("attempt", f"must be at least 1, not {self.attempt}")
 

@@ -23,7 +23,7 @@ from qo.client.delivery import describe
 from qo.client.queue import Queue
 from qo.connect import connect, described
 from qo.core.durations import Length
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, not_one_of
 from qo.core.lease import Complete, Delivered, Fail
 from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
 from qo.core.polling import PollingStrategy
@@ -146,7 +146,7 @@ class Worker:
         `shutdown` have.
         """
         if event not in EVENTS:
-            raise Invalid("event", f"must be one of {', '.join(EVENTS)}, not '{event}'")
+            raise not_one_of("event", event, EVENTS)
 
         def register(function: F) -> F:
             self._hooks[event].append(function)

@@ -17,6 +17,7 @@ from qo.server.house import House
 from qo.server.openapi import describe
 from qo.server.request import Request, Response, reply
 from qo.server.router import FOLLOW, Route
+from qo.server.siblings import of_all
 from qo.wire.problems import problem_of
 
 READY_SECONDS = 5
@@ -94,7 +95,8 @@ async def _reader(house: House, request: Request) -> Caller:
 
 async def all_metrics(house: House, reader: Caller) -> list[Metric]:
     """What was counted, and what the store says now of the queues that the reader may see."""
-    return [*house.broker.metrics.metrics(), *await _queue_metrics(house, reader)]
+    counted = await of_all(house.siblings, house.broker.metrics.metrics())
+    return [*counted, *await _queue_metrics(house, reader)]
 
 
 async def _queue_metrics(house: House, reader: Caller) -> Sequence[Metric]:

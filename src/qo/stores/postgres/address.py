@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, not_one_of
 from qo.core.names import DEFAULT_SCHEMA, checked_schema, suggestion
 
 DEFAULT_POOL = 8
@@ -43,9 +43,9 @@ class Address:
     def __post_init__(self) -> None:
         checked_schema("schema", self.schema)
         if self.wake not in WAKES:
-            raise Invalid("url", f"wake must be one of {', '.join(WAKES)}, not '{self.wake}'")
+            raise not_one_of("url", self.wake, WAKES, "wake ")
         if self.pooler not in POOLERS:
-            raise Invalid("url", f"pooler must be one of {', '.join(POOLERS)}, not '{self.pooler}'")
+            raise not_one_of("url", self.pooler, POOLERS, "pooler ")
         if not 1 <= self.pool <= POOL_LIMIT:
             raise Invalid("url", f"pool must be from 1 to {POOL_LIMIT}, not {self.pool}")
         if not 0 <= self.check <= LONGEST_CHECK_SECONDS:

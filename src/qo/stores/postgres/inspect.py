@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 from qo.core.errors import NotFound
@@ -49,13 +49,31 @@ async def _rows(engine: PostgresEngine, sql: str, *values: Any) -> list[Any]:
 
 async def queue(engine: PostgresEngine, name: str) -> QueueInfo:
     rows = await _rows(engine, engine.sql.queue, name)
-    if not rows:
-        raise NotFound(f"there is no queue '{name}'")
-    return _queue(rows[0])
+    if rows:
+        return _queue(rows[0])
+    _, since = await _waiting(engine, name)
+    return _to_come(name, since)
 
 
 async def queues(engine: PostgresEngine, after: str, limit: int) -> list[QueueInfo]:
-    return [_queue(row) for row in await _rows(engine, engine.sql.queues, after, limit)]
+    found = [_queue(row) for row in await _rows(engine, engine.sql.queues, after, limit)]
+    found += [_to_come(name, since) for name, since in await _rows(engine, engine.sql.waiting_names, after, limit)]
+    return sorted(found, key=attrgetter("name"))[:limit]
+
+
+async def _waiting(engine: PostgresEngine, name: str) -> tuple[int, datetime]:
+    """What was enqueued, in users' transactions, for a queue that does not exist yet; and since when it waits."""
+    [(count, since)] = await _rows(engine, engine.sql.waiting_in, name)
+    if not count:
+        raise NotFound(f"there is no queue '{name}'")
+    return count, since
+
+
+def _to_come(name: str, since: datetime) -> QueueInfo:
+    """A queue that its first claim creates."""
+    settings = QueueSettings()
+    namespace, task = settings.names(name)
+    return QueueInfo(name=name, namespace=namespace, task=task, settings=settings, paused=False, created_at=since)
 
 
 def _queue(row: Any) -> QueueInfo:
@@ -85,8 +103,11 @@ async def queues_of(engine: PostgresEngine, lanes: Sequence[int], tokens: Sequen
 
 
 async def groups(engine: PostgresEngine, queue_name: str) -> list[GroupInfo]:
-    queue_id, _ = await front(engine, queue_name, DEFAULT_GROUP)
-    return [_group(row) for row in await _rows(engine, engine.sql.groups, queue_id)]
+    [row] = await _rows(engine, engine.sql.front, queue_name, DEFAULT_GROUP) or [None]
+    if row is None:
+        _, since = await _waiting(engine, queue_name)
+        return [GroupInfo(name=DEFAULT_GROUP, start=Start(), created_at=since, claimed_at=None, lag=0)]
+    return [_group(row) for row in await _rows(engine, engine.sql.groups, row[0])]
 
 
 def _group(row: Any) -> GroupInfo:
@@ -96,6 +117,10 @@ def _group(row: Any) -> GroupInfo:
 
 
 async def depth(engine: PostgresEngine, queue_name: str, group: str) -> Depth:
+    [row] = await _rows(engine, engine.sql.front, queue_name, group) or [None]
+    if row is None and group == DEFAULT_GROUP:
+        count, _ = await _waiting(engine, queue_name)
+        return Depth(ready=0, retrying=0, leased=0, delayed=count, dead=0, missed=0, oldest_at=None)
     _, group_id = await front(engine, queue_name, group)
 
     async def read(connection: Connection, _: bool) -> tuple[Any, ...]:
@@ -103,16 +128,16 @@ async def depth(engine: PostgresEngine, queue_name: str, group: str) -> Depth:
             return (
                 *(await connection.fetch(engine.sql.ready, group_id))[0],
                 *(await connection.fetch(engine.sql.retrying, group_id))[0],
-                await connection.fetchval(engine.sql.leased, group_id),
+                *(await connection.fetch(engine.sql.leased, group_id, engine.now))[0],
                 *(await connection.fetch(engine.sql.counts, queue_name, group_id))[0],
             )
 
-    ready, oldest, retrying, oldest_retry, leased, delayed, dead_count, missed = await engine.pool.call(
+    ready, oldest, retrying, oldest_retry, leased, lost, delayed, dead_count, missed = await engine.pool.call(
         read, own_transaction=True
     )
     ages = [time for time in (oldest, oldest_retry) if time is not None]
     return Depth(
-        ready=ready,
+        ready=ready + lost,
         retrying=retrying,
         leased=leased,
         delayed=delayed,
@@ -212,11 +237,14 @@ def _job(engine: PostgresEngine, row: Any, now: datetime) -> Job:
 async def list_jobs(
     engine: PostgresEngine, queue_name: str, state: JobState | None, before: str | None, limit: int
 ) -> list[Job]:
-    queue_id, _ = await front(engine, queue_name, DEFAULT_GROUP)
+    [row] = await _rows(engine, engine.sql.front, queue_name, DEFAULT_GROUP) or [None]
+    if row is None:
+        await _waiting(engine, queue_name)
+    queue_id = None if row is None else row[0]
     end = b"\xff" * 16 if before is None else checked_id("before", before)
 
     many = limit if state is None else SCAN_LIMIT
-    ids = [row[0] for row in await _rows(engine, engine.sql.newest, queue_id, end, many)]
+    ids = [row[0] for row in await _rows(engine, engine.sql.newest, queue_id, end, many, queue_name)]
     now = engine.store_now()
     listed: list[tuple[MessageId, int]] = []
     for start in range(0, len(ids), LIST_STEP):

@@ -11,7 +11,15 @@ import msgspec
 from qo.core.errors import QueueFull
 from qo.core.lease import Done, Obstacle, Settled, Undone, Unit
 from qo.core.message import Pushed
-from qo.stores.answers import InTheWay, check_committed, check_pushed, check_settled, kept_unit, unit_again
+from qo.stores.answers import (
+    InTheWay,
+    check_committed,
+    check_leases,
+    check_pushed,
+    check_settled,
+    kept_unit,
+    unit_again,
+)
 from qo.stores.postgres.commit import commit_on, resolved
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.push import Lane, create_queues, dedupe_text, lane_of, push_on
@@ -55,6 +63,9 @@ async def _once(engine: PostgresEngine, connection: Connection, unit: Unit) -> D
 
 async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Done:
     await _lock(engine, connection, unit)
+    if unit.leases:
+        live = await connection.fetch(engine.sql.live_leases, list(unit.leases), engine.now)
+        check_leases(unit, {row[0] for row in live})
     settled: list[Settled] = []
     if unit.settlements:
         row = await connection.fetchrow(engine.sql.settle, *columns_of(unit.settlements), None, engine.draw, engine.now)

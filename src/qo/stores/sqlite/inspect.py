@@ -90,10 +90,11 @@ def depth(tx: Transaction, queue_name: str, group: str) -> Depth:
     retrying, oldest_retry = tx.row(SQL.retrying, group_id) or (0, None)
     delayed, dead, missed = tx.row(SQL.counts, queue.id, group_id) or (0, 0, 0)
     ages = [time for time in (oldest, oldest_retry) if time is not None]
+    leases = [(row[11] > tx.now, unsettled_of(row)) for row in tx.rows(SQL.live_leases, group_id)]
     return Depth(
-        ready=ready,
+        ready=ready + sum(count for lives, count in leases if not lives),
         retrying=retrying,
-        leased=sum(unsettled_of(row) for row in tx.rows(SQL.live_leases, group_id)),
+        leased=sum(count for lives, count in leases if lives),
         delayed=delayed,
         dead=dead,
         missed=missed,

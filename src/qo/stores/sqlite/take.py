@@ -161,11 +161,11 @@ def _is_passed(tx: Transaction, front: Front, cursor: Cursor, message: Row, skip
     What is passed inside a keyed run becomes a skip, so that settling and losing
     the run need not know why it was not delivered.
     """
-    offset, expires_at, group_id = message[0], message[9], message[10]
+    offset, group_id = message[0], message[10]
     if offset in skips:
         return True
     addressed_elsewhere = group_id not in (None, cursor.group_id)
-    if not addressed_elsewhere and (expires_at is None or expires_at > tx.now):
+    if not addressed_elsewhere and not _is_over(tx, front, message):
         return False
     if cursor.lane.keyed:
         tx.run(TIME.skip, cursor.id, offset)
@@ -195,6 +195,15 @@ def _content(tx: Transaction, front: Front, cursor: Cursor, message: Row, attemp
         tx.run(TIME.skip, cursor.id, offset)
     tx.note_unreadable()
     return None
+
+
+def _is_over(tx: Transaction, front: Front, message: Row) -> bool:
+    """Whether its time to live is over, or it is older than its queue keeps anything."""
+    entered_at, expires_at = message[8], message[9]
+    max_age = front.queue.settings.max_age
+    return (expires_at is not None and expires_at <= tx.now) or (
+        max_age is not None and entered_at + span(max_age) <= tx.now
+    )
 
 
 def _expire(tx: Transaction, front: Front, cursor: Cursor, offset: int, attempts: int) -> None:
@@ -237,7 +246,7 @@ def _take_retries(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> 
             assert message is not None
             if taken and sizes_of(taken) + size_of(message) > haul.bytes_left:
                 return taken
-            if message[9] is not None and message[9] <= tx.now:
+            if _is_over(tx, front, message):
                 tx.run(TIME.drop_retry, cursor.id, offset)
                 _expire(tx, front, cursor, offset, attempts)
             elif losses >= FRAGILE_LOSSES and not may_take_fragile:

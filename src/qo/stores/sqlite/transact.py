@@ -11,6 +11,7 @@ from qo.stores.answers import (
     InTheWay,
     again,
     check_committed,
+    check_leases,
     check_pushed,
     check_settled,
     kept,
@@ -26,6 +27,7 @@ from qo.stores.sqlite.transaction import Transaction
 T = TypeVar("T")
 
 SQL = statements("push")
+LEASES = statements("settle")
 
 
 def transact(tx: Transaction, units: tuple[Unit, ...]) -> list[Done | Undone]:
@@ -49,6 +51,7 @@ def _once(tx: Transaction, unit: Unit) -> Done | Undone:
 
 
 def _do(tx: Transaction, unit: Unit) -> Done:
+    check_leases(unit, {token for token in unit.leases if tx.row(LEASES.live, token, tx.now) is not None})
     settled = settle(tx, unit.settlements)
     check_settled(settled)
     committed = commit(tx, unit.commits)

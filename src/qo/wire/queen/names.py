@@ -62,8 +62,8 @@ def read_time(field: str, text: str | None) -> datetime | None:
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
-def read_start(group: str, mode: str | None, start: str | None, now: datetime) -> Start:
-    """Where a group starts that is new: by its time, else by its mode, else at new messages."""
+def read_start(group: str, mode: str | None, start: str | None, now: datetime, default: str) -> Start:
+    """Where a group starts that is new: by its time, else by its mode, else as the server's setting says."""
     if group == DEFAULT_GROUP:
         return Start()
     if start:
@@ -71,6 +71,4 @@ def read_start(group: str, mode: str | None, start: str | None, now: datetime) -
             return Start(StartAt.NEW)
         time = read_time("subscriptionFrom", start)
         return Start(StartAt.NEW) if time is None or time > now else Start(StartAt.TIME, time)
-    if mode:
-        return Start(StartAt.NEW if mode in ("new", "new-only") else StartAt.ALL)
-    return Start(StartAt.NEW)
+    return Start(StartAt.NEW if (mode or default) in ("new", "new-only") else StartAt.ALL)

@@ -54,6 +54,7 @@ REASONS = {
     Obstacle.COMMIT: "ack_rejected",
     Obstacle.DUPLICATE: "duplicate",
     Obstacle.FULL: "queue_full",
+    Obstacle.LEASE: "ack_rejected",
     Obstacle.PUSH: "push_rejected",
     Obstacle.SETTLEMENT: "ack_rejected",
 }
@@ -142,7 +143,9 @@ async def transaction(house: House, request: Request) -> Response:
     request.allow(CONSUME, [])
     if items:
         request.allow(PRODUCE, [item.queue for item in items])
-    leases = set(body.requiredLeases or ())
+    leases = {each for each in body.requiredLeases or () if each}
+    house.check_count("requiredLeases", list(leases))
+    await house.check_leases(request, [], list(leases))
     shared = next(iter(leases)) if len(leases) == 1 else None
     commits = [_read(each, each.consumerGroup, shared) for each in acks]
     pushes = read_items(house, request, items)
@@ -154,6 +157,7 @@ async def transaction(house: House, request: Request) -> Response:
         commits=tuple(each for each in commits if isinstance(each, Commit)),
         pushes=tuple(each for each in pushes if isinstance(each, NewMessage)),
         refuse_duplicates=True,
+        leases=tuple(LeaseToken(each) for each in sorted(leases)),
     )
     request.allow(CONSUME, {each.queue for each in unit.commits})
     answer = await house.broker.transact(unit)

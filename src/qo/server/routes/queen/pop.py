@@ -56,7 +56,9 @@ async def _pop(
 ) -> Response:
     query = Query(request)
     group = group_name(query.text("consumerGroup"))
-    start = read_start(group, query.text("subscriptionMode"), query.text("subscriptionFrom"), house.broker.store_now())
+    default = house.settings.queen.default_subscription
+    mode, begin = query.text("subscriptionMode"), query.text("subscriptionFrom")
+    start = read_start(group, mode, begin, house.broker.store_now(), default)
     lease = query.number("leaseSeconds", 0)
     partitions = AUTOPILOT_PARTITIONS if query.flag("autopilot") else 1
     want = Want(

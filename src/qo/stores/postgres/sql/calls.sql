@@ -97,6 +97,10 @@ SELECT ARRAY(SELECT DISTINCT q.name::text FROM qo.lanes l JOIN qo.queues q ON q.
 SELECT DISTINCT q.name::text FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id
 WHERE l.id = ANY ($1::bigint[] || ARRAY(SELECT e.lane_id FROM qo.leases e WHERE e.token = ANY ($2::text[])));
 
+-- name: live_leases
+-- Primary key. Not locked: that comes after the cursors.
+SELECT token FROM qo.leases WHERE token = ANY ($1::text[]) AND ended_at IS NULL AND expires_at > coalesce($2, clock_timestamp());
+
 -- name: tell
 SELECT qo.tell($1);
 
@@ -167,6 +171,20 @@ SELECT name, namespace, task, settings, paused, created_at FROM qo.queues WHERE 
 -- name: queues
 SELECT name, namespace, task, settings, paused, created_at FROM qo.queues WHERE name > $1 ORDER BY name LIMIT $2;
 
+-- name: waiting_names
+-- Index intake_due, from name to name. Queues that do not exist yet, for which something was enqueued in a user's transaction.
+WITH RECURSIVE names AS (
+    (SELECT i.queue, i.created_at FROM qo.intake i WHERE i.canceled_at IS NULL AND i.queue > $1 ORDER BY i.queue, i.due_at LIMIT 1)
+    UNION ALL
+    SELECT next.* FROM names n CROSS JOIN LATERAL (
+        SELECT i.queue, i.created_at FROM qo.intake i WHERE i.canceled_at IS NULL AND i.queue > n.queue ORDER BY i.queue, i.due_at LIMIT 1) next
+)
+SELECT n.queue, n.created_at FROM names n WHERE NOT EXISTS (SELECT FROM qo.queues q WHERE q.name = n.queue) LIMIT $2;
+
+-- name: waiting_in
+-- Index intake_due. What waits for a queue that does not exist yet.
+SELECT count(*), min(i.created_at) FROM qo.intake i WHERE i.queue = $1 AND i.canceled_at IS NULL;
+
 -- name: groups
 -- Indexes groups (queue_id, name), cursors_busy.
 SELECT g.name, g.start_at, g.start_time, g.created_at, g.claimed_at,
@@ -190,12 +208,15 @@ WHERE c.group_id = $1 AND c.state <> 'idle';
 SELECT count(*), min(r.entered_at) FROM qo.retries r WHERE r.group_id = $1 AND r.token IS NULL;
 
 -- name: leased
--- Index leases_to_expire.
-SELECT coalesce(sum(CASE WHEN c.keyed THEN e.to_offset - e.from_offset
+-- Index leases_to_expire. Under leases that live, and under those that have run out.
+SELECT coalesce(sum(u.unsettled) FILTER (WHERE u.lives), 0)::bigint, coalesce(sum(u.unsettled) FILTER (WHERE NOT u.lives), 0)::bigint
+FROM (
+    SELECT e.expires_at > coalesce($2::timestamptz, clock_timestamp()) AS lives, CASE WHEN c.keyed THEN e.to_offset - e.from_offset
                - (SELECT count(*) FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= e.from_offset AND s."offset" < e.to_offset)
            ELSE coalesce((SELECT sum(upper(gap) - lower(gap)) FROM unnest(int8multirange(int8range(e.from_offset, e.to_offset)) - e.settled) gap), 0)
-               + (SELECT count(*) FROM qo.retries r WHERE r.cursor_id = c.id AND r.token = e.token) END), 0)::bigint
-FROM qo.leases e JOIN qo.cursors c ON c.id = e.cursor_id WHERE e.group_id = $1 AND e.ended_at IS NULL;
+               + (SELECT count(*) FROM qo.retries r WHERE r.cursor_id = c.id AND r.token = e.token) END AS unsettled
+    FROM qo.leases e JOIN qo.cursors c ON c.id = e.cursor_id WHERE e.group_id = $1 AND e.ended_at IS NULL
+) u;
 
 -- name: counts
 -- Indexes intake_due, dead_letters by group, cursors_missed.
@@ -241,7 +262,7 @@ SELECT id FROM (
          AND m."offset" <= r."offset" + qo.id_number(r.last) - qo.id_number(r.first) AND m.id < $2 ORDER BY m."offset" DESC) m
      ORDER BY r.first DESC, m."offset" DESC LIMIT $3)
     UNION ALL
-    (SELECT i.id FROM qo.intake i JOIN qo.queues q ON q.name = i.queue WHERE q.id = $1 AND i.id < $2 ORDER BY i.id DESC LIMIT $3)
+    (SELECT i.id FROM qo.intake i WHERE i.queue = $4 AND i.id < $2 ORDER BY i.id DESC LIMIT $3)
 ) newest ORDER BY id DESC LIMIT $3;
 
 -- name: events
@@ -451,6 +472,8 @@ WITH now AS (SELECT coalesce($4::timestamptz, clock_timestamp()) AS now),
 fronts AS MATERIALIZED (
     SELECT g.id, q.name FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id AND g.name = $2
     WHERE q.name = ANY ($1::text[]) AND NOT q.paused
+    -- What was enqueued in a user's transaction waits in intake before there is a queue of that name.
+    UNION ALL SELECT NULL, n FROM unnest($1::text[]) n WHERE NOT EXISTS (SELECT FROM qo.queues q WHERE q.name = n)
 ), lanes AS MATERIALIZED (
     SELECT c.keyed, (qo.tail_of(c.lane_id)).tail - p.position AS waiting,
            coalesce(CASE WHEN c.keyed THEN c.head_entered_at END, (qo.head_from(c, p.position)).entered_at) AS entered_at

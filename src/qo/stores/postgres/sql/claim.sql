@@ -415,7 +415,7 @@ BEGIN
     IF p.queues IS NULL THEN RETURN NULL; END IF;
     FOR i IN 1..cardinality(p.queues) LOOP
         SELECT g.id INTO v_group FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
-        WHERE q.name = p.queues[i] AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false'
+        WHERE q.name = p.queues[i] AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false' AND q.rules ->> 'max_age' IS NULL
           AND g.name = p.groups[i]
           AND NOT qo.is_unnoted(g.claimed_at, p_now);
         IF NOT FOUND OR p.kinds[i] IS NOT NULL AND EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed
@@ -538,7 +538,8 @@ BEGIN
     IF jsonb_path_exists(p_wants, '$[*].named') THEN PERFORM qo.check_tokens(p_wants); END IF;
     SELECT g.id, coalesce(p_lease, (q.rules ->> 'lease')::double precision) INTO v_group, v_lease
     FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id
-    WHERE q.name = p_queue AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false' AND g.name = p_group
+    WHERE q.name = p_queue AND NOT q.paused AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false' AND q.rules ->> 'max_age' IS NULL
+      AND g.name = p_group
       AND NOT qo.is_unnoted(g.claimed_at, v_now);
     IF FOUND AND qo.are_plain(ARRAY[p_queue], ARRAY[v_group], p_fresh, v_now) THEN
         SELECT * INTO c FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed AND k.state = 'ready'

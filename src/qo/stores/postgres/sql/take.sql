@@ -117,6 +117,7 @@ DECLARE
     v_seen integer;
     v_more boolean;
     v_simple boolean := false;
+    v_since timestamptz;            -- what entered before is older than the queue keeps anything
     v_row record;
     m record;
 BEGIN
@@ -127,6 +128,7 @@ BEGIN
     IF c.keyed AND c.losses >= 2 AND NOT p_fragile THEN outcome := 'fragile'; RETURN; END IF;
     SELECT * INTO STRICT l FROM qo.lanes x WHERE x.id = c.lane_id;
     SELECT * INTO STRICT q FROM qo.queues x WHERE x.id = l.queue_id;
+    v_since := p_now - make_interval(secs => (q.rules ->> 'max_age')::double precision);
     got.lane_id := c.lane_id;
     got.queue := q.name;
     got.key := l.key;
@@ -137,7 +139,7 @@ BEGIN
     IF c.keyed THEN v_room := CASE WHEN c.losses > 0 THEN 1 ELSE least(v_room, coalesce(w.lane_messages, v_room)) END; END IF;
     IF NOT c.keyed AND EXISTS (SELECT FROM qo.retries r WHERE r.cursor_id = c.id AND r.token IS NULL AND r.due_at <= p_now) THEN
         -- Due retries first.
-        FOR m IN SELECT r."offset", r.attempts, r.losses, t.expires_at, qo.size_of(t.payload, t.headers) AS size
+        FOR m IN SELECT r."offset", r.attempts, r.losses, t.expires_at, t.entered_at, qo.size_of(t.payload, t.headers) AS size
                  FROM qo.retries r LEFT JOIN LATERAL (
                      SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" = r."offset" LIMIT 1) t ON true
                  WHERE r.cursor_id = c.id AND r.token IS NULL AND r.due_at <= p_now ORDER BY r.due_at, r."offset" LOOP
@@ -147,7 +149,7 @@ BEGIN
                 v_room := cardinality(v_offsets);
                 EXIT;
             END IF;
-            IF m.expires_at <= p_now THEN
+            IF m.expires_at <= p_now OR m.entered_at <= v_since THEN
                 finished := true;
                 DELETE FROM qo.retries WHERE cursor_id = c.id AND "offset" = m."offset";
                 PERFORM qo.finish(q, c.group_id, c.lane_id, ARRAY[m."offset"], ARRAY['canceled'], ARRAY[m.attempts], ARRAY['expired'],
@@ -169,7 +171,7 @@ BEGIN
         v_position := greatest(v_position, (SELECT e.last FROM qo.leases e WHERE e.cursor_id = c.id AND e.epoch = c.epoch ORDER BY e.last DESC LIMIT 1));
     END IF;
     v_start := v_position;
-    IF cardinality(v_retried) = 0 THEN
+    IF cardinality(v_retried) = 0 AND v_since IS NULL THEN
         v_row := qo.load_row(got, c, w.kinds, v_position, v_room, w.bytes, p_now);
         v_simple := v_row.last IS NOT NULL;
     END IF;
@@ -186,7 +188,7 @@ BEGIN
         <<filling>>
         WHILE cardinality(v_offsets) < v_room LOOP
             v_seen := 0;
-            FOR m IN SELECT t."offset", t.kind, t.expires_at <= p_now AS expired, qo.size_of(t.payload, t.headers) AS size,
+            FOR m IN SELECT t."offset", t.kind, t.expires_at <= p_now OR t.entered_at <= v_since AS expired, qo.size_of(t.payload, t.headers) AS size,
                             t.group_id IS NOT NULL AND t.group_id <> c.group_id AS elsewhere,
                             EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = t."offset") AS skipped
                      FROM qo.messages t WHERE t.lane_id = c.lane_id AND t."offset" >= v_position
@@ -314,7 +316,7 @@ BEGIN
                             FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" = c.position
                             AND (x.group_id IS NULL OR x.group_id = c.group_id) AND coalesce(x.expires_at > p_now, true)
                             AND (w.kinds IS NULL OR x.kind = ANY (w.kinds)) LIMIT 1) m
-        WHERE c.losses = 0 AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false'
+        WHERE c.losses = 0 AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false' AND q.rules ->> 'max_age' IS NULL
           AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = c.position)
     ), heads AS MATERIALIZED (
         SELECT * FROM (SELECT f.*, qo.size_of(f.payload, f.headers) AS own,

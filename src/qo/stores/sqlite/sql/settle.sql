@@ -33,3 +33,7 @@ FROM leases WHERE token = ? AND ended_at IS NULL AND expires_at > ? ORDER BY lan
 -- name: prolong
 -- Primary key.
 UPDATE leases SET expires_at = ?3, heartbeat_at = ?4, started = ?5 WHERE token = ?1 AND lane_id = ?2;
+
+-- name: live
+-- Primary key.
+SELECT 1 FROM leases WHERE token = ?1 AND ended_at IS NULL AND expires_at > ?2 LIMIT 1;
