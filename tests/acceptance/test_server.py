@@ -188,7 +188,8 @@ def test_the_commands_on_a_store_and_on_a_server(tmp_path, store):
             [sys.executable, "-m", "qo.cli.main", "push", "binary", "--store", store],
             cwd=tmp_path, env=plain_environment(), input=b"\x00\xff\xfe", capture_output=True, check=True,
         )  # fmt: skip
-        assert done.stderr == b""
+        assert done.stderr.startswith(b"qo push: store ")
+        assert done.stderr.count(b"\n") == 1
         more = ["--json"] if said == "json" else []
         popped = subprocess.run(
             [sys.executable, "-m", "qo.cli.main", "pop", "binary", "--store", store, *more],

@@ -374,3 +374,30 @@ async def test_what_died_before_a_purge_or_a_seek_is_a_dead_letter(store, clock,
         clock.move(seconds=600)
     await (store.purge(ORDERS) if what == "purge" else store.seek(ORDERS, "default", Start(StartAt.NEW)))
     assert (await store.depth(ORDERS, "default")).dead == 1
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_claim_does_not_deliver_what_is_older_than_its_queue_keeps(store, clock, key):
+    """Whether or not housekeeping came first; retries, too."""
+    await store.configure(ORDERS, {"max_age": 600, "retry": {"delay": 1, "jitter": 0}})
+    await store.push(messages(2, key=key))
+    if key is None:
+        [first, _] = await claim(store)
+        await settle(store, failed(first, after=1))
+        clock.move(minutes=1)
+    clock.move(minutes=5)
+    await store.push([message(payload=b"young", key=key)])
+    clock.move(minutes=6)
+    assert payloads(await claim(store)) == [b"young"]
+    assert payloads(await claim(store)) == []
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_what_a_lease_lost_counts_as_waiting(store, clock, key):
+    await store.push(messages(3, key=key))
+    await claim(store, messages=2, lease=timedelta(seconds=10))
+    depth = await store.depth(ORDERS, "default")
+    assert (depth.ready, depth.leased) == (1, 2)
+    clock.move(seconds=11)
+    depth = await store.depth(ORDERS, "default")
+    assert (depth.ready, depth.retrying, depth.leased) == (3, 0, 0)

@@ -354,3 +354,46 @@ async def test_claiming_on_ranks_a_lane_by_a_head_that_still_lives(store, clock,
     _, [answer] = await store.settle([say(first, Complete(result))], [want(messages=1)])
     assert payloads(list(answer.deliveries)) == [b"report"]
     assert payloads(await claim(store)) == [b"last"]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_the_limit_of_a_report_weighs_more_than_the_queue_s(store, clock, key):
+    """More attempts than the queue gives; and then the end is that of a failure, not of a burial."""
+    await store.configure(ORDERS, {"retry": RetryPolicy(attempts=2, delay=timedelta(0), jitter=0)})
+    await store.push([message(key=key)])
+    for attempt in range(1, 4):
+        [delivered] = await claim(store)
+        assert delivered.attempt == attempt
+        [answer] = await settle(store, say(delivered, Fail("no", limit=3)))
+        assert answer.verdict is (Verdict.BURIED if attempt == 3 else Verdict.RETRYING)
+    [letter] = await store.dead(ORDERS, "default", None, 10)
+    assert (letter.reason, letter.attempts) == ("failed", 3)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_limit_below_the_queue_s_ends_it_sooner(store, key):
+    await store.push([message(key=key)])
+    [delivered] = await claim(store)
+    [answer] = await settle(store, say(delivered, Fail("no", limit=1)))
+    assert answer.verdict is Verdict.BURIED
+    [letter] = await store.dead(ORDERS, "default", None, 10)
+    assert letter.reason == "failed"
+
+
+async def test_a_unit_needs_the_leases_that_it_names(store, clock):
+    await store.push(messages(2, key="k"))
+    await store.push(messages(1, key="other"))
+    [held] = await claim(store, key="k", messages=1)
+    [lost] = await claim(store, key="other", lease=timedelta(seconds=1))
+    clock.move(seconds=2)
+    pushed = message("else")
+    unit = Unit(settlements=(done(held),), pushes=(pushed,), leases=(held.token, lost.token))
+    [answer] = await store.transact([unit])
+    assert isinstance(answer, Undone)
+    assert answer.item == 1
+    assert await claim(store, "else") == []
+    [answer] = await store.transact([Unit(settlements=(done(held),), pushes=(pushed,), leases=(held.token,))])
+    assert isinstance(answer, Done)
+    assert len(await claim(store, "else")) == 1
+    [answer] = await store.transact([Unit(pushes=(message("else"),), leases=(LeaseToken("never"),))])
+    assert isinstance(answer, Undone)

@@ -265,7 +265,7 @@ async def test_what_a_settle_claims_on_is_capped_for_the_whole_request(then, fie
         running.session = session
         status, _, problem = await ask(running, "POST", "/v1/settle", {"items": [], "then": then})
         assert (status, problem["field"]) == (413, field)
-        assert "at most" in problem["allowed"]
+        assert "at most" in problem["detail"]
 
 
 async def test_one_commit_has_a_limit_of_keys():

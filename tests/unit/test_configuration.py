@@ -78,7 +78,7 @@ def test_mistakes_in_the_environment(name, value, says):
 
 
 def test_the_names_of_queen_are_aliases():
-    given = {name: "a0" * 32 if "KEY" in name else "7" for name in ALIASES}
+    given = {name: "a0" * 32 if "KEY" in name else "all" if "MODE" in name else "7" for name in ALIASES}
     built = read(**given).server_settings().long_polling
     assert built == PollSettings(
         check_interval_ms=7,
@@ -97,6 +97,7 @@ def test_the_names_of_queen_are_aliases():
         "QUEUE_BACKOFF_MULTIPLIER",
         "QUEUE_BACKOFF_CLEANUP_THRESHOLD",
         "QUEEN_ENCRYPTION_KEY",
+        "DEFAULT_SUBSCRIPTION_MODE",
         "MAX_CONCURRENT_TASKS",
         "CLAIM_BATCH_SIZE",
         "POLL_INTERVAL_MS",
@@ -113,7 +114,7 @@ def test_polling_is_what_is_said_then_a_fixed_interval_then_adaptive(here):
     )
     assert read().polling() == PollingStrategy.fixed(500)
     assert work_kinds() == {"x": {"duration_ms": 1}}
-    with pytest.raises(Invalid, match="adaptive or fixed"):
+    with pytest.raises(Invalid, match="one of adaptive, fixed"):
         read(QO_POLLING_STRATEGY="guess").polling()
 
 
@@ -123,7 +124,28 @@ def test_names_without_effect_are_accepted_with_a_warning():
         "POLL_WORKER_COUNT",
         "POLL_BACKOFF_THRESHOLD",
         "POLL_MAX_INTERVAL",
+        "RETENTION_INTERVAL",
     ]
+
+
+def test_queen_s_switch_for_tokens():
+    secret = "s" * 32
+    configuration = read(JWT_ENABLED="true", JWT_SECRET=secret)
+    assert (configuration["server.auth"], configuration["jwt.secret"]) == ("token", secret)
+    assert configuration.server_settings().jwt.given
+    assert read(JWT_ENABLED="true", JWT_SECRET=secret, QO_JWT_SECRET="t" * 32)["jwt.secret"] == "t" * 32
+    left = read(JWT_ENABLED="false", JWT_SECRET=secret)
+    assert (left["server.auth"], left["jwt.secret"]) == ("none", "")
+    assert left.warnings == ["JWT_SECRET has no effect: JWT_ENABLED is not true"]
+    with pytest.raises(Invalid, match="JWT_ENABLED"):
+        read(JWT_ENABLED="maybe")
+
+
+def test_where_groups_of_queen_start():
+    assert read()["queen.default_subscription"] == "new"
+    assert read(DEFAULT_SUBSCRIPTION_MODE="all").server_settings().queen.default_subscription == "all"
+    with pytest.raises(Invalid, match="must be one of new, all"):
+        read(DEFAULT_SUBSCRIPTION_MODE="some").server_settings()
 
 
 def test_the_defaults_are_the_seed_s():

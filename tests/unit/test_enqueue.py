@@ -6,6 +6,10 @@ import asyncio
 import json
 
 import asyncpg
+import django
+import django.conf
+import django.db.utils
+import django.utils.connection
 import psycopg
 import pytest
 import sqlalchemy
@@ -92,7 +96,35 @@ async def sqlalchemy_async_session_way(server, schema, commit):
     return id
 
 
+def set_up_django() -> None:
+    if not django.conf.settings.configured:
+        django.conf.settings.configure()
+        django.setup()
+
+
+def django_connection(server):
+    """A connection of Django's, as its settings make it."""
+    set_up_django()
+    parts = psycopg.conninfo.conninfo_to_dict(server.url)
+    given = {"NAME": parts["dbname"], "USER": parts["user"], "HOST": parts["host"], "PORT": parts.get("port", "")}
+    databases = {"default": {"ENGINE": "django.db.backends.postgresql", **given}}
+    return django.db.utils.ConnectionHandler(databases)["default"]
+
+
+async def django_way(server, schema, commit):
+    def enqueue() -> str:
+        connection = django_connection(server)
+        connection.set_autocommit(False)
+        id: str = qo.enqueue(connection, "mail", {"n": 1}, schema=schema)
+        connection.commit() if commit else connection.rollback()
+        connection.close()
+        return id
+
+    return await asyncio.to_thread(enqueue)  # Django refuses to work in a loop's thread
+
+
 WAYS = [
+    django_way,
     asyncpg_way,
     psycopg_async_way,
     psycopg_way,
@@ -185,7 +217,9 @@ async def test_a_dedupe_key_held_under_a_lease_that_ran_out_stands_in_nobodys_wa
 
 
 def test_another_object_is_refused():
-    with pytest.raises(qo.Invalid, match="connection: must be a connection of asyncpg, psycopg 3 or SQLAlchemy"):
+    with pytest.raises(
+        qo.Invalid, match="connection: must be a connection of asyncpg, psycopg 3, SQLAlchemy or Django"
+    ):
         qo.enqueue(object(), "mail", 1)
 
 
@@ -224,3 +258,86 @@ async def test_sql_cannot_push_what_it_cannot_seal(place, server):
     with pytest.raises(asyncpg.InvalidParameterValueError, match="seals its payloads"):
         await connection.execute(f"SELECT {schema}.push('mail', '1')")
     await connection.close()
+
+
+async def test_django_s_own_name_for_its_connection_is_taken(place, server, monkeypatch):
+    """`from django.db import connection` is a stand-in for the connection of the thread."""
+    queue, schema = place
+
+    def enqueue() -> str:
+        handler = django.db.utils.ConnectionHandler({"default": django_connection(server).settings_dict})
+        connection = django.utils.connection.ConnectionProxy(handler, "default")
+        id: str = qo.enqueue(connection, "mail", 1, schema=schema)
+        handler["default"].close()
+        return id
+
+    id = await asyncio.to_thread(enqueue)
+    [delivery] = await queue.claim()
+    assert delivery.id == id
+
+
+def test_a_django_connection_of_another_database_is_refused():
+    set_up_django()
+    handler = django.db.utils.ConnectionHandler(
+        {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+    )
+    with pytest.raises(qo.Invalid, match="must be of a PostgreSQL database, not of sqlite"):
+        qo.enqueue(handler["default"], "mail", 1)
+
+
+NO_QO = "schema 'nowhere' of this database has no qo in it; run `qo migrate"
+
+
+async def test_without_the_schema_it_says_what_to_run(server):
+    connection = await asyncpg.connect(server.url)
+    with pytest.raises(qo.Incompatible, match=NO_QO):
+        await qo.enqueue(connection, "mail", 1, schema="nowhere")
+    await connection.close()
+
+
+def test_without_the_schema_it_says_so_through_other_drivers(server):
+    with psycopg.connect(server.url) as plain, pytest.raises(qo.Incompatible, match=NO_QO):
+        qo.enqueue(plain, "mail", 1, schema="nowhere")
+    engine = sqlalchemy.create_engine(dsn(server, "+psycopg"))
+    with engine.connect() as wrapped, pytest.raises(qo.Incompatible, match=NO_QO):
+        qo.enqueue(wrapped, "mail", 1, schema="nowhere")
+    engine.dispose()
+    connection = django_connection(server)
+    with pytest.raises(qo.Incompatible, match=NO_QO):
+        qo.enqueue(connection, "mail", 1, schema="nowhere")
+    connection.close()
+
+
+async def test_what_waits_for_a_queue_that_does_not_exist_yet_is_seen(place, server):
+    queue, schema = place
+    id = await asyncpg_way(server, schema, True)
+    async with qo.connect(f"{server.url}&schema={schema}") as client:
+        [info] = await client.queues()
+        assert (info.name, info.paused) == ("mail", False)
+        assert await queue.exists()
+        assert (await queue.depth()).delayed == 1
+        assert [group.name for group in await queue.groups()] == ["default"]
+        assert [job.id for job in await queue.jobs()] == [id]
+        assert [job.id for job in await queue.jobs(state="queued")] == [id]
+        with pytest.raises(qo.NotFound):
+            await client.queue("another").depth()
+        await client.queue("zebra").push(1)
+        assert [each.name for each in await client.queues()] == ["mail", "zebra"]
+        assert [each.name for each in await client.queues(after="mail")] == ["zebra"]
+        [delivery] = await queue.claim()
+        assert delivery.id == id
+        assert [each.name for each in await client.queues()] == ["mail", "zebra"], "each once"
+
+
+async def test_what_waits_for_a_queue_that_does_not_exist_yet_is_demand(place, server):
+    """A manager with no workers waits for demand, and is woken by the very first enqueue."""
+    _, schema = place
+    async with qo.connect(f"{server.url}&schema={schema}") as client:
+        front = client.front
+        waiting = asyncio.create_task(front.demand_or_wait(["mail"], "default", None, None))
+        await asyncio.sleep(0.2)  # it has asked, and waits
+        assert not waiting.done()
+        await asyncpg_way(server, schema, True)
+        demand = await asyncio.wait_for(waiting, 60)
+        assert (demand.waiting, demand.runnable, demand.depth) == (1, 1, 1)
+        assert (await front.inspect.demand(["mail"], "default", ["other"])).depth == 0

@@ -109,7 +109,7 @@ async def test_a_bad_push_is_refused_by_name(server, body, field):
 
 async def test_a_body_that_is_nested_too_deeply_is_refused(server):
     status, _, problem = await ask(server, "POST", "/v1/queues/q/messages", b'{"payload":' + b"[" * 100_000)
-    assert (status, problem["allowed"]) == (400, "is nested too deeply")
+    assert (status, problem["detail"]) == (400, "body: is nested too deeply")
 
 
 async def test_an_unknown_field_suggests_the_nearest(server):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import signal
 import subprocess
 import sys
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -692,3 +694,137 @@ def test_a_store_s_clock_that_is_put_back_costs_one_question():
     assert not ends.may_be_over(LeaseToken("two"))
     ends.claimed(LeaseToken("three"), given_at(-40), LEASE)
     assert not ends.may_be_over(LeaseToken("three"))
+
+
+# From the start of the task
+
+
+async def test_a_job_runs_from_the_start_of_its_task(url):
+    """Not from the first extend: the lease is a minute, and nothing is extended here."""
+    worker = qo.Worker(url, queues="q")
+    began, go = asyncio.Event(), asyncio.Event()
+
+    @worker.task
+    async def step(_: int) -> None:
+        began.set()
+        await go.wait()
+
+    async with working(worker, lease="1m"), qo.connect(url) as client:
+        await client.queue("q").configure(history="full")
+        for key in (None, "k"):
+            began.clear()
+            go.clear()
+            job = await client.queue("q").submit("step", 1, key=key)
+            await asyncio.wait_for(began.wait(), 30)
+            info = await job.info()
+            assert (info["state"], info["started_at"] is not None) == ("running", True)
+            assert [event.state for event in await job.events()] == ["queued", "assigned", "running"]
+            go.set()
+            await job.result(timeout=30)
+            assert [event.state for event in await job.events()] == ["queued", "assigned", "running", "succeeded"]
+
+
+async def test_what_somebody_else_claims_is_assigned_until_it_is_said_to_have_started(url):
+    async with qo.connect(url) as client:
+        job = await client.queue("q").push(1)
+        [delivery] = await client.queue("q").claim()
+        assert await job.status() == "assigned"
+        await delivery.extend(60)
+        assert await job.status() == "running"
+
+
+# Threads
+
+
+async def test_a_thread_that_outlives_its_time_out_keeps_its_slot_and_is_said_to(tmp_path, caplog):
+    worker = qo.Worker(f"sqlite:///{tmp_path}/qo.db", queues="q")
+    go, told = threading.Event(), []
+
+    @worker.task(timeout=0.1, retry=qo.RetryPolicy(attempts=1))
+    def stuck(_: int, context: qo.Context) -> None:
+        go.wait(60)
+        told.append(context.cancelled)
+
+    @worker.task
+    async def other(_: int) -> None: ...
+
+    async with working(worker, max_concurrent_tasks=1), qo.connect(f"sqlite:///{tmp_path}/qo.db") as client:
+        queue = client.queue("q")
+        with pytest.raises(qo.JobFailed, match="took longer than"):
+            await (await queue.submit("stuck", 1)).result(timeout=30)
+        waiting = await queue.submit("other", 1)
+        await until(lambda: "goes on in its thread after its time-out" in caplog.text)
+        assert shown(worker, "worker_available_capacity") == 0
+        assert await waiting.status() == "queued", "the one slot is taken"
+        go.set()
+        await waiting.result(timeout=30)
+    assert told == [True]
+
+
+async def test_a_thread_that_outlives_the_grace_period_is_said_to_and_its_message_given_back(tmp_path, caplog):
+    worker = qo.Worker(f"sqlite:///{tmp_path}/qo.db", queues="q")
+    began, go = threading.Event(), threading.Event()
+
+    @worker.task
+    def stuck(_: int) -> None:
+        began.set()
+        go.wait(60)
+
+    async with qo.connect(f"sqlite:///{tmp_path}/qo.db") as client:
+        job = await client.queue("q").submit("stuck", 1)
+        running = asyncio.create_task(worker.run(qo.WorkerRunOptions(grace_seconds="100ms")))
+        await asyncio.to_thread(began.wait, 30)
+        worker.stop()
+        ran = await asyncio.wait_for(running, 30)
+        assert ran.left_behind == 1
+        assert (
+            "1 tasks still run in threads, which cannot be stopped: stuck; their messages were given back"
+            in caplog.text
+        )
+        assert await job.status() == "queued"
+    go.set()
+
+
+# In one process
+
+
+async def test_a_push_wakes_a_worker_by_url_in_the_same_process(tmp_path):
+    """It looks once an hour: only what this process says can have woken it."""
+    url = f"sqlite:///{tmp_path}/qo.db"
+    worker = qo.Worker(url, queues="q")
+    ran = asyncio.Event()
+
+    @worker.task
+    async def step(_: int) -> None:
+        ran.set()
+
+    rarely = qo.PollingStrategy.fixed(3_600_000)
+    async with working(worker, polling=rarely), qo.connect(f"sqlite:///{tmp_path}/./qo.db", polling=rarely) as client:
+        await until(lambda: shown(worker, "worker_poll_total") >= 1)
+        job = await client.queue("q").submit("step", 1)
+        await asyncio.wait_for(ran.wait(), 30)
+        await job.result(timeout=30)
+
+
+async def test_signals_are_the_application_s():
+    before = signal.getsignal(signal.SIGTERM)
+    async with qo.connect("sqlite://:memory:") as client:
+        worker = qo.Worker(client.queue("q"))
+
+        @worker.task
+        async def step(_: int) -> None: ...
+
+        async with worker.running():
+            await (await client.queue("q").submit("step", 1)).result(timeout=30)
+            assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_a_worker_that_cannot_go_on_says_so_at_once_and_when_it_is_left(caplog):
+    worker = qo.Worker("postgresql://nobody@127.0.0.1:1/none?schema=Not_A_Name!")
+
+    @worker.task
+    async def step(_: int) -> None: ...
+
+    with pytest.raises(qo.QoError):
+        async with worker.running():
+            await until(lambda: "the worker has ended" in caplog.text)

@@ -20,7 +20,7 @@ from qo.core.access import Token
 from qo.core.durations import Length
 from qo.core.lease import Report, Settlement, Verdict
 from qo.core.names import DEFAULT_KIND
-from qo.core.outcome import CancelAnswer, DeadLetter, Event, JobState
+from qo.core.outcome import CancelAnswer, DeadLetter, Event, Job, JobState
 from qo.core.queue import DEFAULT_LEASE
 
 
@@ -92,6 +92,9 @@ class SyncJobHandle:
 
     def info(self) -> JobInfo:
         return self._portal.call(self._handle.info())
+
+    def job(self) -> Job:
+        return self._portal.call(self._handle.job())
 
     def status(self) -> JobState | None:
         return self._portal.call(self._handle.status())

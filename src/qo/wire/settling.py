@@ -120,11 +120,12 @@ class ExtendReply(msgspec.Struct):
 
 
 class UnitBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Settles and pushes that happen together or not at all."""
+    """Settles and pushes that happen together or not at all; `leases` are tokens that must live."""
 
     settle: list[SettlementBody] = []
     push: list[MessageBody] = []
     refuse_duplicates: bool = False
+    leases: list[str] = []
 
 
 class UnitReply(msgspec.Struct):

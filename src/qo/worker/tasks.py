@@ -37,6 +37,8 @@ class Task:
     takes_payload: bool
     context_parameter: str | None
     """The parameter that takes the context, by its name; None: there is none."""
+    payload_parameter: str | None
+    """The parameter that takes the payload, by its name, if it is not the first; None: by its place."""
     payload_type: Any
 
     @property
@@ -58,10 +60,10 @@ class Task:
 
     def bound(self, payload: Any, context: Context) -> Callable[[], Any]:
         """The function with its arguments."""
-        positional = (payload,) if self.takes_payload else ()
-        if self.context_parameter is None:
-            return partial(self.function, *positional)
-        return partial(self.function, *positional, **{self.context_parameter: context})
+        named = {} if self.context_parameter is None else {self.context_parameter: context}
+        if self.payload_parameter is not None:
+            return partial(self.function, **{self.payload_parameter: payload, **named})
+        return partial(self.function, *((payload,) if self.takes_payload else ()), **named)
 
 
 def make_task(
@@ -95,8 +97,10 @@ def make_task(
         raise Invalid("cpu", f"task '{name}' runs in another process, and cannot take a context")
     takes_payload = payload is not None
     wanted = Any if payload is None else payload.annotation
+    first = next(iter(inspect.signature(function).parameters), None)
+    by_name = payload.name if payload is not None and payload.name != first else None
     parameter = None if context is None else context.name
-    return Task(name, function, retry, length, concurrency, cpu, is_async, takes_payload, parameter, wanted)
+    return Task(name, function, retry, length, concurrency, cpu, is_async, takes_payload, parameter, by_name, wanted)
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> tuple[inspect.Parameter | None, inspect.Parameter | None]:

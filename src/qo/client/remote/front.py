@@ -132,6 +132,7 @@ class RemoteFront:
             [write_settlement(each) for each in unit.settlements],
             [write_message(each) for each in unit.pushes],
             unit.refuse_duplicates,
+            list(unit.leases),
         )
         key = unit.nonce or secrets.token_hex(16)
         try:

@@ -8,7 +8,7 @@ import msgspec
 
 from qo.broker.gather import parts_of
 from qo.core.errors import Invalid, RolledBack, TooLarge
-from qo.core.lease import KINDS_LIMIT, QUEUES_LIMIT, THEN_LIMIT, Claimed, Nothing, Undone, Unit, Want
+from qo.core.lease import KINDS_LIMIT, QUEUES_LIMIT, THEN_LIMIT, Claimed, LeaseToken, Nothing, Undone, Unit, Want
 from qo.core.message import check_priority
 from qo.server.house import House
 from qo.server.request import EMPTY, Request, Response, reply
@@ -157,14 +157,16 @@ async def transact(house: House, request: Request) -> Response:
     body = request.read(_unit)
     house.check_count("settle", body.settle)
     house.check_count("push", body.push)
+    house.check_count("leases", body.leases)
     if body.push:
         request.allow(PRODUCE, [each.queue for each in body.push if each.queue is not None])
-    if body.settle:
-        await house.check_leases(request, [each.lane for each in body.settle])
+    if body.settle or body.leases:
+        await house.check_leases(request, [each.lane for each in body.settle], body.leases)
     unit = Unit(
         settlements=tuple(read_settlement(each) for each in body.settle),
         pushes=tuple(read_messages(house, request, body.push, None, "push")),
         refuse_duplicates=body.refuse_duplicates,
+        leases=tuple(map(LeaseToken, body.leases)),
         nonce=request.nonce,
     )
     house.check_keys(unit.pushes)
