@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from qo.broker.broker import Broker
-from qo.server.settings import JwtSettings, ListenSettings
+from qo.server.settings import JwtSettings, ListenSettings, QueenSettings
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine
@@ -55,18 +55,19 @@ async def holding_court(
     *,
     listen: ListenSettings | None = None,
     jwt: JwtSettings | None = None,
+    queen: QueenSettings | None = None,
     **client: Any,
 ) -> AsyncIterator[Court]:
     broker = Broker(store, clock=clock)
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}  # the client takes them
     async with (
-        serving(broker, listen=listen, jwt=jwt) as server,
+        serving(broker, listen=listen, jwt=jwt, queen=queen) as server,
         aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
-        queen = Queen(url=server.url, retry_attempts=1, **client)
+        client_of_queen = Queen(url=server.url, retry_attempts=1, **client)
         try:
-            yield Court(queen, server, store, clock, session)
+            yield Court(client_of_queen, server, store, clock, session)
         finally:
-            await queen.close()
+            await client_of_queen.close()
             for each, handler in before.items():
                 signal.signal(each, handler)

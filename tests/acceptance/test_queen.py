@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from httpx import HTTPStatusError
 
+from qo.server.settings import QueenSettings
 from qo.testing.clock import ManualClock
 from tests.acceptance.queens import STORES, Court, holding_court, open_store
 from tests.postgres import Server
@@ -1106,3 +1107,52 @@ async def test_a_path_of_many_names_is_read_quickly(court):
     async with asyncio.timeout(5):
         status, _ = await court.ask("POST", path)
     assert status in (404, 405)
+
+
+# What clients of 0.15 ask for
+
+
+async def test_every_required_lease_is_checked(court):
+    await push(court, 1, partition="a")
+    await push(court, 2, partition="b")
+    [first] = await pop(court, batch=1)
+    [second] = await pop(court, batch=1)
+    ack = {
+        "type": "ack",
+        "transactionId": first["transactionId"],
+        "partitionId": first["partitionId"],
+        "leaseId": first["leaseId"],
+    }
+    body = {"operations": [ack], "requiredLeases": [first["leaseId"], "never-was"]}
+    status, answer = await court.ask("POST", "/api/v1/transaction", body)
+    assert (status, answer["success"], answer["reason"]) == (200, False, "ack_rejected")
+    body["requiredLeases"] = [first["leaseId"], second["leaseId"]]
+    assert (await court.ask("POST", "/api/v1/transaction", body))[1]["success"]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE"])
+async def test_an_unknown_path_below_a_message_is_404(court, method):
+    await push(court, 1)
+    [message] = await pop(court)
+    path = f"/api/v1/messages/{message['partitionId']}/t-1/dlq"
+    status, _ = await court.ask(method, path)
+    assert status == 404
+
+
+async def test_retention_is_applied_by_pops(court):
+    """Not when housekeeping comes, up to a minute later."""
+    await court.queen.queue("orders").config({"retentionEnabled": True, "retentionSeconds": 10}).create()
+    await push(court, 1, partition="p")
+    court.clock.move(seconds=5)
+    await push(court, 2, partition="p")
+    court.clock.move(seconds=6)
+    assert data(await pop(court)) == [2]
+
+
+@pytest.mark.parametrize(("default", "seen"), [("new", []), ("all", [1])])
+async def test_where_a_group_starts_is_a_setting(database, default, seen):
+    clock = ManualClock()
+    store = await open_store("sqlite", database, clock)
+    async with holding_court(store, clock, queen=QueenSettings(default_subscription=default)) as court:
+        await push(court, 1)
+        assert data(await court.queen.queue("orders").group("late").batch(10).wait(False).pop()) == seen

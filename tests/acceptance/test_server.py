@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -305,6 +306,33 @@ def test_several_processes_share_a_port(tmp_path, shared):
         assert call(f"{server.url}/v1/queues/q/depth")[1]["ready"] == 10
         assert server.stop() == 0
         assert "serving processes died" in server.said()
+
+
+def test_several_processes_give_one_set_of_metrics(tmp_path, shared):
+    """Whichever is asked: what all of them have counted."""
+    with Serving(tmp_path, "--store", shared, "--workers", "3") as server:
+        while len(set(_children(server.process.pid))) < 3:
+            time.sleep(0.01)
+
+        def processes() -> int:
+            return len(list(Path(tempfile.gettempdir()).glob("qo-serve-*/*.sock")))
+
+        while processes() < 3:
+            time.sleep(0.01)
+        for number in range(30):
+            assert call(f"{server.url}/v1/queues/q/messages", {"payload": number})[0] == 201
+        for _ in range(10):  # the system chooses who answers
+            metrics = call(f"{server.url}/metrics")[1]
+            [pushed] = [
+                sample["value"]
+                for sample in metrics["qo_http_requests_total"]["samples"]
+                if sample["labels"]["status"] == "201"
+            ]
+            assert pushed == 30
+            names = [sample["name"] for sample in metrics["qo_waiters"]["samples"]]
+            assert names == ["qo_waiters"], "one number, not one for each process"
+        assert server.stop() == 0
+    assert not processes()
 
 
 def test_serving_processes_end_with_their_parent_and_free_the_port(tmp_path, shared):

@@ -16,7 +16,7 @@ from qo.core.lease import Claimed, Done, Nothing, Settled, Settlement, Undone, U
 from qo.core.message import NewMessage, Pushed
 from qo.server.house import House
 from qo.server.serve import bind, furnished, uvicorn_config
-from qo.server.settings import JwtSettings, LimitSettings, ListenSettings, MetricSettings, ServerSettings
+from qo.server.settings import JwtSettings, LimitSettings, ListenSettings, MetricSettings, QueenSettings, ServerSettings
 from qo.stores.store import Engine
 from qo.testing.clock import ManualClock
 
@@ -54,6 +54,7 @@ async def serving(
     listen: ListenSettings | None = None,
     jwt: JwtSettings | None = None,
     metrics: MetricSettings | None = None,
+    queen: QueenSettings | None = None,
 ) -> AsyncIterator[Running]:
     """A server on a free port, in front of a broker."""
     settings = ServerSettings(
@@ -62,6 +63,7 @@ async def serving(
         server=listen or ListenSettings(port=0),
         jwt=jwt or JwtSettings(),
         metrics=metrics or MetricSettings(),
+        queen=queen or QueenSettings(),
     )
     async with furnished(settings, broker) as (house, app):
         config = uvicorn_config(app, settings)

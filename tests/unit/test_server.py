@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import io
 import json
 import logging
@@ -844,3 +845,34 @@ async def test_logs_have_no_payload_and_no_secret(caplog):
     )
     assert "the secret of a payload" not in said
     assert text.rpartition("_")[2] not in said
+
+
+# The document
+
+
+async def test_the_document_types_settings_and_times_and_demands_no_field_that_has_a_default(server):
+    _, _, document = await ask(server, "GET", "/v1/openapi.json")
+    schemas = document["components"]["schemas"]
+    assert schemas["QueueSettings"]["properties"]["lease"] == {"type": "number"}
+    assert schemas["QueueSettings"]["properties"]["retry"] == {"$ref": "#/components/schemas/RetryPolicy"}
+    assert schemas["RetryPolicy"]["properties"]["attempts"] == {"type": "integer"}
+    assert schemas["QueueBody"]["properties"]["settings"]["$ref"] == "#/components/schemas/QueueSettings"
+    assert set(schemas["QueueSettings"]["properties"]) == {each.name for each in dataclasses.fields(qo.QueueSettings)}
+    for name, schema in schemas.items():
+        for field, about in schema.get("properties", {}).items():
+            assert "default" not in about, (name, field)
+            if field.endswith("_at") and field != "stopped_at":
+                assert "date-time" in json.dumps(about), (name, field)
+    assert schemas["MessageBody"]["properties"]["kind"]["description"] == 'By default "default".'
+    assert schemas["Problem"]["properties"]["allowed"]["anyOf"][0]["type"] == "array"
+
+
+async def test_a_problem_lists_what_could_be_chosen(server):
+    status, _, problem = await ask(server, "PATCH", "/v1/queues/q", {"history": "some"})
+    assert (status, problem["field"], problem["allowed"]) == (400, "history", ["none", "outcome", "full"])
+    assert problem["detail"] == "history: must be one of none, outcome, full, not 'some'"
+    async with qo.connect(server.url) as client:
+        with pytest.raises(qo.Invalid) as raised:
+            await client.queue("q").configure(history="some")
+        assert raised.value.allowed == ["none", "outcome", "full"]
+        assert str(raised.value) == problem["detail"]

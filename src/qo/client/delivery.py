@@ -53,26 +53,32 @@ class Delivery:
 
     @property
     def id(self) -> str:
+        """The message's id, as text."""
         return id_text(self.delivered.id)
 
     @property
     def queue(self) -> str:
+        """The queue that it was taken from."""
         return self.delivered.queue
 
     @property
     def kind(self) -> str:
+        """The name of the task that handles it."""
         return self.delivered.kind
 
     @property
     def key(self) -> str | None:
+        """The key whose messages run in order; None: it has none."""
         return self.delivered.key
 
     @property
     def priority(self) -> int:
+        """From -100 to 100, higher first."""
         return self.delivered.priority
 
     @property
     def headers(self) -> Mapping[str, str]:
+        """What was pushed with it, text by name."""
         return self.delivered.headers
 
     @property
@@ -82,6 +88,7 @@ class Delivery:
 
     @property
     def created_at(self) -> datetime:
+        """When it was pushed."""
         return self.delivered.created_at
 
     @property

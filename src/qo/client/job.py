@@ -28,6 +28,7 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def id(self) -> str:
+        """The message's id, as text."""
         return id_text(self.message_id)
 
     async def info(self) -> JobInfo:

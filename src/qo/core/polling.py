@@ -62,6 +62,7 @@ class PollingStrategy:
         return cls(interval, interval, 1.0)
 
     def initial_interval(self) -> timedelta:
+        """The first rest."""
         return self.min_interval
 
     def next_interval(self, current: timedelta, found: bool) -> timedelta:

@@ -91,6 +91,7 @@ class Worker:
 
     @property
     def metrics(self) -> Registry:
+        """What this worker has counted."""
         return self._gauges.registry
 
     @overload
@@ -200,6 +201,7 @@ class Worker:
             self._run.stop(now=now)
 
     def has_hooks(self, event: str) -> bool:
+        """Whether anything was registered for an event."""
         return bool(self._hooks[event])
 
     async def call_hooks(self, event: str, *arguments: Any) -> None:
@@ -213,6 +215,7 @@ class Worker:
                 log.exception("a hook for '%s' failed", event)
 
     async def connected(self, polling: PollingStrategy | None) -> Client:
+        """A client of the store or server that it works on."""
         assert not isinstance(self.where, Queue)
         options = {name: value for name, value in self._options.items() if value}
         return await connect(self.where, polling=polling, **options).open()  # type: ignore[arg-type]
