@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import inspect
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,50 +32,19 @@ from qo.wire.settling import SettlementBody
 from tests.acceptance.shell import run_lines
 from tests.conformance.remote import serving
 from tests.postgres import Server
-from tests.serving import Serving
+from tests.serving import Serving, plain_environment
 
 REPOSITORY = Path(__file__).parents[2]
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
-SNIPPET = re.compile(r"^```python\n(.*?)^```$(?:\s*^```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
-
-
-def snippets() -> list:
-    found = []
-    for path in DOCUMENTS:
-        for number, (code, output) in enumerate(SNIPPET.findall(path.read_text()), 1):
-            found.append(pytest.param(code, output, id=f"{path.relative_to(REPOSITORY)}-{number}"))
-    return found
 
 
 SERVER = "localhost:6632"
 """What the documents call the reader's server."""
-
-SHELL = re.compile(r"^```sh( server)?\n(.*?)^```$(?:\s*^```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
-
-
-def shell_snippets() -> list:
-    found = []
-    for path in DOCUMENTS:
-        for number, (served, lines, output) in enumerate(SHELL.findall(path.read_text()), 1):
-            found.append(pytest.param(bool(served), lines, output, id=f"{path.relative_to(REPOSITORY)}-sh-{number}"))
-    return found
-
-
-@pytest.mark.parametrize(("served", "lines", "output"), shell_snippets())
-def test_a_shell_snippet_prints_what_it_says(served, lines, output, tmp_path):
-    """Where the document's output has an ellipsis, anything may stand."""
-    if served:
-        with Serving(tmp_path) as server:
-            said = run_lines(lines.replace(SERVER, server.url.removeprefix("http://")), tmp_path)
-    else:
-        said = run_lines(lines, tmp_path)
-    pattern = ".*".join(re.escape(part) for part in output.split("…"))
-    assert re.fullmatch(pattern, said, re.DOTALL), said
-
-
 DATABASE = "postgresql://localhost/app"
 """What the documents call the reader's database."""
+
+BLOCK = re.compile(r"^```(python|sh(?: server)?)\n(.*?)^```$(?:\s*^```output\n(.*?)^```$)?", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -84,20 +54,59 @@ def server() -> Iterator[Server]:
     server.remove()
 
 
-@pytest.mark.parametrize(("code", "output"), snippets())
-def test_a_snippet_runs_and_prints_what_it_says(request, code, output, tmp_path):
-    if DATABASE in code:
+class Reader:
+    """Someone who follows a document from its beginning, in one folder, with one server and one database."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack, database: Callable[[], Server]) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._database = database
+        self._server: Serving | None = None
+
+    def url(self) -> str:
+        if self._server is None:
+            self._server = self._stack.enter_context(Serving(self._folder))
+        return self._server.url
+
+    def run(self, kind: str, code: str) -> str:
+        if DATABASE in code:
+            code = code.replace(DATABASE, self._database().url)
+        if SERVER in code or kind == "sh server":
+            code = code.replace(f"http://{SERVER}", self.url()).replace(SERVER, self.url().removeprefix("http://"))
+        if kind != "python":
+            return run_lines(code, self._folder)
+        run = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code],
+            cwd=self._folder,
+            env=plain_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert run.returncode == 0, run.stderr
+        return run.stdout
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in DOCUMENTS if BLOCK.search(path.read_text())],
+    ids=lambda path: str(path.relative_to(REPOSITORY)),
+)
+def test_a_document_s_blocks_run_in_order_and_print_what_they_say(request, path, tmp_path):
+    """As a reader meets them, in one folder. Where the document's output has an ellipsis, anything may stand."""
+
+    def database() -> Server:
         server: Server = request.getfixturevalue("server")
         server.psql("SET client_min_messages = error; DROP SCHEMA IF EXISTS qo CASCADE")
-        code = code.replace(DATABASE, server.url)
+        return server
+
     with contextlib.ExitStack() as stack:
-        if SERVER in code:
-            code = code.replace(f"http://{SERVER}", stack.enter_context(Serving(tmp_path)).url)
-        run = subprocess.run(
-            [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-        )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout == output
+        reader = Reader(tmp_path, stack, functools.cache(database))
+        for kind, code, output in BLOCK.findall(path.read_text()):
+            said = reader.run(kind, code)
+            pattern = ".*".join(re.escape(part) for part in output.split("…"))
+            assert re.fullmatch(pattern, said, re.DOTALL), f"{code}\n---\n{said}"
 
 
 @pytest.mark.parametrize("example", sorted((REPOSITORY / "examples").glob("*.py")), ids=lambda path: path.name)
