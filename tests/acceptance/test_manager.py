@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from urllib.request import urlopen
 
+import asyncpg
 import pytest
 
 import qo
@@ -209,3 +210,16 @@ async def quiet(database: Server) -> None:
         log.seek(began)
         text = log.read().decode(errors="replace")
     assert re.findall(r"\] qo LOG:  (?:statement|execute).*", text) == []
+
+
+async def test_an_enqueue_into_a_queue_that_does_not_exist_yet_wakes_a_manager_of_none(manage, database):
+    """The first thing that anyone does: no queue, no worker, and one message in a transaction."""
+    schema = new_schema()
+    url = f"{database.url}&schema={schema}"
+    async with qo.connect(url) as client:
+        managing = manage(url, "--min", "0", "--max", "1")
+        await managing.until(lambda: "managing 0 to 1 workers" in managing.said())
+        connection = await asyncpg.connect(database.url)
+        id = await qo.enqueue(connection, "q", 0, kind="nap", schema=schema)
+        await connection.close()
+        await client.job(id).result(timeout=60)

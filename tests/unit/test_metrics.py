@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from benchmarks.worker import per_second
 
 from qo.metrics.registry import Registry, as_json, prometheus_text
 
@@ -54,3 +55,10 @@ def test_a_name_is_given_once():
     registry.counter("c", "")
     with pytest.raises(ValueError, match="already"):
         registry.counter("c", "")
+
+
+def test_a_benchmark_s_figure_that_was_not_measured_is_an_error():
+    assert per_second(100, 2.0) == 50
+    for count, seconds in ((100, 0.0), (100, -1.0), (0, 1.0), (100, float("nan"))):
+        with pytest.raises(SystemExit, match="nothing was measured"):
+            per_second(count, seconds)

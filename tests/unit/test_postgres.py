@@ -368,3 +368,12 @@ def test_what_is_postgresqls_passes_as_it_is():
     assert address == Address(
         dsn="postgresql://me:secret@/db?host=%2Ftmp%2Fsocket&sslmode=disable", schema="other", pool=3
     )
+
+
+async def test_the_view_of_jobs_has_results_as_text(server):
+    schema = new_schema()
+    async with qo.connect(f"{server.url}&schema={schema}") as client:
+        await client.queue("q").push(1)
+        [delivery] = await client.queue("q").claim()
+        await delivery.complete({"sum": 3})
+    assert server.psql(f"SELECT payload || ' ' || result || ' ' || state FROM {schema}.jobs") == '1 {"sum":3} succeeded'

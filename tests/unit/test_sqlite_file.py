@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import shutil
@@ -306,3 +307,12 @@ def test_paths_in_urls():
     assert options_of("sqlite:////var/lib/qo.db")[0] == "/var/lib/qo.db"
     assert options_of("sqlite:///with%20space.db?synchronous=off") == ("with space.db", {"synchronous": "off"})
     assert options_of("sqlite://:memory:")[0] == options_of("sqlite:///:memory:")[0] == ":memory:"
+
+
+async def test_the_view_of_jobs_has_results_as_text(tmp_path):
+    async with qo.connect(f"sqlite:///{tmp_path}/qo.db") as client:
+        await client.queue("q").push(1)
+        [delivery] = await client.queue("q").claim()
+        await delivery.complete({"sum": 3})
+    with contextlib.closing(sqlite3.connect(tmp_path / "qo.db")) as plain:
+        assert plain.execute("SELECT payload, result, state FROM jobs").fetchall() == [("1", '{"sum":3}', "succeeded")]
