@@ -828,3 +828,15 @@ async def test_a_worker_that_cannot_go_on_says_so_at_once_and_when_it_is_left(ca
     with pytest.raises(qo.QoError):
         async with worker.running():
             await until(lambda: "the worker has ended" in caplog.text)
+
+
+async def test_a_worker_that_is_left_at_once_ends():
+    async with qo.connect("sqlite://:memory:") as client:
+        worker = qo.Worker(client.queue("q"))
+
+        @worker.task
+        async def step(_: int) -> None: ...
+
+        async with asyncio.timeout(60), worker.running():
+            pass
+        assert worker.standing == (0, 0)

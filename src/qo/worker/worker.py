@@ -183,6 +183,7 @@ class Worker:
         """
         run = asyncio.create_task(self.run(options))
         run.add_done_callback(_log_end)
+        await asyncio.sleep(0)  # it has begun: what stops it from here on is heard
         try:
             yield self
         finally:
