@@ -86,9 +86,9 @@ def is_server(url: str) -> bool:
     return url.startswith(("http://", "https://"))
 
 
-def described(url: str | Sequence[str] | None) -> str:
+def described(url: str | Sequence[str] | None, source: str = ARGUMENT) -> str:
     """The store that a URL names (None: the one that is configured) and where that came from, for people."""
-    chosen = chosen_store() if url is None else Chosen(url if isinstance(url, str) else ",".join(url), ARGUMENT)
+    chosen = chosen_store() if url is None else Chosen(url if isinstance(url, str) else ",".join(url), source)
     return f"{without_password(chosen.url)} ({chosen.where})"
 
 

@@ -84,17 +84,23 @@ def token_for(chosen: Chosen, given: str | None, around: Mapping[str, str] | Non
     token = around.get(TOKEN_VARIABLE)
     if given or not token:
         return given
-    host = host_of(chosen.url)
     hosts = [each.strip() for each in around.get(HOST_VARIABLE, "").split(",") if each.strip()]
-    if hosts and not {host, urlsplit(chosen.url).hostname} & set(hosts):
-        raise Invalid(HOST_VARIABLE, f"does not name {host}, so that {TOKEN_VARIABLE} is not sent there")
-    if not hosts and chosen.found_file:
-        raise Invalid(
-            TOKEN_VARIABLE,
-            f"is not sent to {host}, which only {chosen.source} in this folder names; say --store {chosen.url}, "
-            f"--token, or {HOST_VARIABLE}={host}",
-        )
+    for url in servers_of(chosen.url):  # a call may go to any of them
+        host = host_of(url)
+        if hosts and not {host, urlsplit(url).hostname} & set(hosts):
+            raise Invalid(HOST_VARIABLE, f"does not name {host}, so that {TOKEN_VARIABLE} is not sent there")
+        if not hosts and chosen.found_file:
+            raise Invalid(
+                TOKEN_VARIABLE,
+                f"is not sent to {host}, which only {chosen.source} in this folder names; say --store {chosen.url}, "
+                f"--token, or {HOST_VARIABLE}={host}",
+            )
     return token
+
+
+def servers_of(url: str) -> list[str]:
+    """The servers that a URL names: one, or several with commas between them."""
+    return [each.strip() for each in url.split(",")]
 
 
 def host_of(url: str) -> str:

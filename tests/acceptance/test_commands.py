@@ -213,7 +213,9 @@ def test_a_dead_letter_by_its_id_and_payloads_in_json(tmp_path, jobs):
     assert "Traceback" not in table
     listed = json.loads(run("jobs", "orders", "--json", folder=tmp_path).stdout)
     assert {each["id"]: each["payload"] for each in listed} == {jobs[0]: {"n": 1}, jobs[1]: {"n": 1}, jobs[2]: [1, 2]}
-    assert run("dead", "retry", "orders", folder=tmp_path).stdout == "1 pushed again\n"
+    told, id = run("dead", "retry", "orders", folder=tmp_path).stdout.splitlines()
+    assert told == "1 pushed again"
+    assert run("job", id, folder=tmp_path).returncode == 0, "it says under which id"
 
 
 def test_the_log_of_a_worker_has_ids_and_says_what_comes_next(tmp_path):

@@ -11,8 +11,8 @@ import pytest
 
 import qo
 from qo.connect import described
-from qo.environment import chosen_store
-from tests.serving import plain_environment
+from qo.environment import Chosen, chosen_store, token_for
+from tests.serving import Serving, plain_environment
 
 OTHER = "sqlite:///other.db"
 
@@ -115,8 +115,8 @@ def test_qo_work_uses_the_configured_store_for_a_worker_that_names_none():
     run("push", "q", "1", "--kind", "step", QO_STORE=OTHER)
     said = run("work", "app:worker", QO_STORE=OTHER)
     assert said.returncode == 0, said.stderr
-    assert "qo work: store sqlite:///other.db (from QO_STORE)" in said.stderr
-    assert "1 tasks done" in said.stderr
+    assert "working on q of sqlite:///other.db (from QO_STORE): step" in said.stderr
+    assert "1 attempts succeeded" in said.stderr
     assert not Path("qo.db").exists()
 
 
@@ -126,5 +126,37 @@ def test_qo_work_keeps_the_store_that_a_worker_names_itself():
     )
     run("push", "q", "1", "--kind", "step", QO_STORE=OTHER)
     said = run("work", "app:worker", QO_STORE="sqlite:///unused.db")
-    assert "qo work: store sqlite:///other.db (from app:worker)" in said.stderr, said.stderr
+    assert "working on q of sqlite:///other.db (from app:worker): step" in said.stderr, said.stderr
     assert not Path("unused.db").exists()
+
+
+def test_a_token_goes_to_every_server_that_is_named_or_to_none():
+    both = Chosen("https://good:1,https://other:2", "QO_STORE")
+    around = {"QO_TOKEN": "secret"}
+    assert token_for(both, None, around) == "secret"
+    assert token_for(both, None, {**around, "QO_TOKEN_HOST": "good:1,other"}) == "secret"
+    with pytest.raises(qo.Invalid, match="does not name other:2"):
+        token_for(both, None, {**around, "QO_TOKEN_HOST": "good:1"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--queue", ""], "--queue: must not be empty"),
+        (["--concurrency", "0"], "--concurrency: must be a whole number from 1"),
+        (["--batch", "0"], "--batch: must be a whole number from 1"),
+        (["--lease", "0"], "--lease: must be"),
+        (["--grace", "-1s"], "--grace"),
+    ],
+)
+def test_qo_work_names_the_flag_that_is_wrong(arguments, says):
+    said = run("work", "--catalog", *arguments)
+    assert said.returncode in (1, 2)
+    assert says in said.stderr
+
+
+def test_a_worker_whose_token_is_refused_ends(tmp_path):
+    with Serving(tmp_path, "--auth", "token") as server:
+        said = run("work", "--catalog", QO_STORE=server.url, QO_TOKEN="qo_wrong")
+    assert said.returncode == 1
+    assert "QO_TOKEN" in said.stderr

@@ -34,9 +34,22 @@ from qo.environment import (
     variables,
 )
 from qo.server.settings import LogSettings, ServerSettings
-from qo.worker.options import CLAIM_BATCH_SIZE, MAX_CONCURRENT_TASKS
+from qo.worker.options import CLAIM_BATCH_SIZE, GRACE_SECONDS, MAX_CONCURRENT_TASKS, THREADS
 
 WORK_KINDS = "work_kinds"
+
+FLAGS = {
+    "worker.max_concurrent_tasks": "concurrency",
+    "worker.claim_batch_size": "batch",
+    "worker.grace_seconds": "grace",
+    "workers.default_count": "min",
+    "workers.max_count": "max",
+    "workers.lease_timeout_seconds": "lease",
+    "log.level": "log-level",
+    "log.format": "log-format",
+    "log.requests": "log-requests",
+}
+"""Flags that have other names than their settings."""
 
 ALIASES = {
     "POLL_WORKER_INTERVAL": "long_polling.check_interval_ms",
@@ -88,6 +101,8 @@ class Setting(NamedTuple):
 WORKER = [
     Setting("worker.max_concurrent_tasks", int, MAX_CONCURRENT_TASKS),
     Setting("worker.claim_batch_size", int, CLAIM_BATCH_SIZE),
+    Setting("worker.grace_seconds", float, GRACE_SECONDS),
+    Setting("worker.threads", int, THREADS),
     Setting("worker.poll_interval", float, 0.0),
     Setting("worker.poll_interval_ms", float, 0.0),
     Setting("worker.polling.strategy", str, "adaptive"),
@@ -130,6 +145,13 @@ class Configuration:
         url, source = self.values["store"]
         found = self.found_file and source == self.file
         return Chosen(url, source, found, self["encryption.key"])
+
+    def named(self, error: Invalid) -> Invalid:
+        """The same error, of a setting as it was given: by its flag, its variable, or its key in a file."""
+        for key, (_, source) in self.values.items():
+            if error.field in (key, key.rpartition(".")[2], FLAGS.get(key)) and source != DEFAULT:
+                return Invalid(key if source == self.file else source, error.problem, error.allowed)
+        return error
 
     def with_value(self, key: str, value: Any, source: str) -> Configuration:
         return dataclasses.replace(self, values={**self.values, key: Value(value, source)})
@@ -225,7 +247,7 @@ def read_configuration(
     values |= _from_environment(known, around)
     for key, value in (flags or {}).items():
         if value is not None:
-            values[key] = Value(value, f"--{key.rpartition('.')[2].replace('_', '-')}")
+            values[key] = Value(value, f"--{FLAGS.get(key) or key.rpartition('.')[2].replace('_', '-')}")
     return Configuration(values, warnings, file if document else "", named_file is None)
 
 

@@ -84,16 +84,13 @@ async def _retry(client: Client, given: argparse.Namespace) -> int:
     total = len(given.ids) or (await client.queue(given.queue).group(given.group).depth()).dead
     news: list[str] = []
     with progress("pushing again", total) as advance:
-        while True:
-            ids = given.ids[len(news) : len(news) + RETRIED_AT_ONCE] if given.ids else ()
-            if given.ids and not ids:
-                break
-            step = await letters.retry(*ids)
+        for start in range(0, total, RETRIED_AT_ONCE):
+            step = await letters.retry(*given.ids[start : start + RETRIED_AT_ONCE])
             news += step
             advance(len(step))
-            if not step or len(news) >= total:
+            if not step and not given.ids:
                 break
-    print(json.dumps({"ids": news}) if given.json else f"{len(news)} pushed again")
+    print(json.dumps({"ids": news}) if given.json else "\n".join([f"{len(news)} pushed again", *news]))
     return 0
 
 

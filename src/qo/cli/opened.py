@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 from qo.cli.configuration import Configuration, read_configuration
@@ -61,7 +61,7 @@ async def opened(
     options: dict[str, Any] = (
         {"token": token_for(chosen, token)} if remote else {"encryption_key": chosen.encryption_key, "token": token}
     )
-    try:
+    with hint_at_token():
         async with contextlib.AsyncExitStack() as stack:
             async with saying_that_it_is_away(command, chosen):
                 if not making and not remote and not await store_exists(chosen.url):
@@ -71,6 +71,13 @@ async def opened(
                     )
                 client = await stack.enter_async_context(connect(chosen.url, patience=PATIENCE_SECONDS, **options))
             yield client
+
+
+@contextlib.contextmanager
+def hint_at_token() -> Iterator[None]:
+    """Whoever is not known to a server learns how a command says who it is."""
+    try:
+        yield
     except Unauthenticated as error:
         raise Unauthenticated(f"{error}; here: --token, or the variable {TOKEN_VARIABLE}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -16,14 +17,14 @@ from typing import Any
 import qo
 from qo.cli.arguments import length
 from qo.cli.configuration import Configuration, read_configuration, work_kinds
-from qo.cli.opened import add_store_options, say_store, saying_that_it_is_away
+from qo.cli.opened import add_store_options, hint_at_token, saying_that_it_is_away
 from qo.client.queue import Queue
-from qo.connect import is_server
+from qo.connect import described, is_server
 from qo.core.errors import Invalid
-from qo.core.names import DEFAULT_QUEUE
+from qo.core.names import DEFAULT_QUEUE, checked_name
 from qo.core.queue import DEFAULT_LEASE
 from qo.core.scaling import DEFAULT_COUNT, MAX_COUNT, ScalingSettings
-from qo.environment import HOST_VARIABLE, TOKEN_VARIABLE, host_of, token_for
+from qo.environment import HOST_VARIABLE, TOKEN_VARIABLE, host_of, servers_of, token_for
 from qo.manager.managed import SOCKET_OPTION, run_managed
 from qo.manager.manager import Manager
 from qo.server.logs import set_up as set_up_logs
@@ -32,6 +33,8 @@ from qo.worker.catalog import catalog_worker, read_kinds
 from qo.worker.exposing import exposed
 from qo.worker.options import CLAIM_BATCH_SIZE, GRACE_SECONDS, MAX_CONCURRENT_TASKS, WorkerRunOptions
 from qo.worker.worker import Worker, run_quickly
+
+log = logging.getLogger("qo.worker")
 
 LEASE = DEFAULT_LEASE.total_seconds()
 
@@ -63,7 +66,6 @@ def add_to(commands: Any) -> None:
         "--grace",
         type=length,
         metavar="LENGTH",
-        default=timedelta(seconds=GRACE_SECONDS),
         help=f"how long tasks may take to finish when stopped (default {GRACE_SECONDS:g} s)",
     )
     command.add_argument("--metrics-port", type=int, help="serve metrics on this port of this machine")
@@ -78,6 +80,7 @@ def _work(given: argparse.Namespace) -> int:
         "worker.max_concurrent_tasks": given.concurrency,
         "worker.claim_batch_size": given.batch,
         "store": given.store,
+        "worker.grace_seconds": None if given.grace is None else given.grace.total_seconds(),
         "workers.default_count": given.min,
         "workers.max_count": given.max,
         "workers.lease_timeout_seconds": None if given.lease is None else given.lease.total_seconds(),
@@ -89,27 +92,32 @@ def _work(given: argparse.Namespace) -> int:
     for warning in configuration.warnings:
         print(f"qo work: {warning}", file=sys.stderr)
     worker, configuration = _chosen(given, configuration)
-    if not isinstance(worker.where, Queue):
-        say_store("work", configuration.store)
-    options = WorkerRunOptions(
-        max_concurrent_tasks=configuration["worker.max_concurrent_tasks"],
-        claim_batch_size=configuration["worker.claim_batch_size"],
-        polling=configuration.polling(),
-        lease=timedelta(seconds=configuration["workers.lease_timeout_seconds"]),
-        grace_seconds=given.grace,
-        signals=True,
-        metrics_port=given.metrics_port,
-    )
-    scaling = configuration.scaling()
-    if scaling is not None and given.manager_socket is None:
-        return asyncio.run(_manage(worker, scaling, options, given, configuration))
-    print(f"working on {', '.join(worker.queues)}: {', '.join(sorted(worker.tasks))}", file=sys.stderr, flush=True)
-    socket = given.manager_socket
-    ran = run_quickly(worker.run(options) if socket is None else run_managed(worker, options, socket))
-    print(f"stopped; {ran.succeeded} tasks done, {ran.failed} failed", file=sys.stderr, flush=True)
+    try:
+        options, scaling = _options(given, configuration), configuration.scaling()
+    except Invalid as error:
+        raise configuration.named(error) from None
+    with hint_at_token():
+        if scaling is not None and given.manager_socket is None:
+            return asyncio.run(_manage(worker, scaling, options, given, configuration))
+        socket = given.manager_socket
+        ran = run_quickly(worker.run(options) if socket is None else run_managed(worker, options, socket))
+    log.info("stopped; %d attempts succeeded, %d failed", ran.succeeded, ran.failed)
     if ran.left_behind:  # a thread cannot be stopped, and Python would wait for it
         os._exit(0)
     return 0
+
+
+def _options(given: argparse.Namespace, configuration: Configuration) -> WorkerRunOptions:
+    return WorkerRunOptions(
+        max_concurrent_tasks=configuration["worker.max_concurrent_tasks"],
+        claim_batch_size=configuration["worker.claim_batch_size"],
+        threads=configuration["worker.threads"],
+        polling=configuration.polling(),
+        lease=timedelta(seconds=configuration["workers.lease_timeout_seconds"]),
+        grace_seconds=configuration["worker.grace_seconds"],
+        signals=True,
+        metrics_port=given.metrics_port,
+    )
 
 
 async def _manage(
@@ -123,7 +131,7 @@ async def _manage(
         raise Invalid("worker", "has a client's queue; to be managed it needs a store's or a server's URL")
     if given.token is not None:
         os.environ[TOKEN_VARIABLE] = given.token  # for the workers; others may read a command line
-        os.environ[HOST_VARIABLE] = ",".join(map(host_of, _urls(worker)))
+        os.environ[HOST_VARIABLE] = ",".join(host_of(each) for url in _urls(worker) for each in servers_of(url))
     async with saying_that_it_is_away("work", configuration.store):
         client = await worker.connected(options.polling)
     try:
@@ -139,13 +147,18 @@ async def _manage(
         loop = asyncio.get_running_loop()
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(each, manager.stop)
-        bounds = f"{scaling.default_count} to {scaling.max_count} workers"
-        print(f"managing {bounds} on {', '.join(worker.queues)}", file=sys.stderr, flush=True)
+        log.info(
+            "managing %d to %d workers on %s of %s",
+            scaling.default_count,
+            scaling.max_count,
+            ", ".join(worker.queues),
+            described(configuration["store"], configuration.store.source),
+        )
         async with exposed(manager.metrics, options.metrics_port):
             await manager.run()
     finally:
         await client.close()
-    print("stopped", file=sys.stderr)
+    log.info("stopped")
     return 0
 
 
@@ -167,23 +180,24 @@ def _chosen(given: argparse.Namespace, configuration: Configuration) -> tuple[Wo
         raise Invalid("worker", "name a worker or say --catalog, not both")
     if not given.catalog and given.worker is None:
         raise Invalid("worker", "name a worker as MODULE:NAME, or say --catalog")
+    queues = tuple(checked_name("--queue", each) for each in given.queue or ())
     if given.catalog:
-        worker = catalog_worker(None, tuple(given.queue or [DEFAULT_QUEUE]), read_kinds(work_kinds(given.config)))
+        worker = catalog_worker(None, queues or (DEFAULT_QUEUE,), read_kinds(work_kinds(given.config)))
     else:
         worker = find(given.worker)
     if isinstance(worker.where, Queue):
         return worker, configuration
     token = given.token
     if given.store is None and worker.where is not None:
+        worker.where_from = given.worker
         for url in _urls(worker):
             configuration = configuration.with_value("store", url, given.worker)
             token = _token(given, configuration)  # it goes to each of them
     else:
-        worker.where = configuration["store"]
+        worker.where, worker.where_from = configuration["store"], configuration.store.source
         token = _token(given, configuration)
     worker.use(token=token, encryption_key=configuration["encryption.key"])
-    if given.queue:
-        worker.queues = tuple(given.queue)
+    worker.queues = queues or worker.queues
     return worker, configuration
 
 

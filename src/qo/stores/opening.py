@@ -43,7 +43,9 @@ async def open_engine(url: str, *, clock: Callable[[], datetime] | None = None, 
 
 
 def without_password(url: str) -> str:
-    """A URL as it may be shown."""
+    """A URL as it may be shown; several, with commas between them, each."""
+    if url.startswith(("http://", "https://")) and "," in url:
+        return ",".join(map(without_password, url.split(",")))
     parts = urlsplit(url)
     if parts.password is not None:
         user = f"{parts.username or ''}:***@"
