@@ -135,6 +135,11 @@ async def test_a_handler_s_errors_fail_the_message_and_not_the_consumer(client):
     assert (letter.error, letter.attempts) == ("ValueError: two", 2)
 
 
+async def test_an_empty_key_is_refused_and_not_dropped(client):
+    with pytest.raises(qo.Invalid, match="key"):
+        await client.queue("q").push(1, key="")
+
+
 async def test_messages_of_one_key_run_in_order_and_others_at_once(client):
     queue = client.queue("q")
     await queue.push_many([qo.Message([key, number], key=key) for number in range(5) for key in "abc"])

@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from qo.client.delivery import Delivery, describe
+from qo.client.delivery import Delivery
 from qo.client.payload import result_bytes
 from qo.client.steps import BATCH, Options
+from qo.client.traces import describe
 from qo.core.errors import Closed, NotFound, QoError, Unavailable
 from qo.core.lease import (
     Answer,

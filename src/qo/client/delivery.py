@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from qo.client.front import Front
 from qo.client.payload import result_bytes, unpacked
+from qo.client.traces import describe
 from qo.core.durations import Length, duration
-from qo.core.errors import LeaseLost, shortened
+from qo.core.errors import LeaseLost
 from qo.core.lease import (
     Answer,
     Bury,
@@ -29,10 +28,6 @@ from qo.core.lease import (
 )
 from qo.core.message import id_text
 from qo.core.queue import DEFAULT_LEASE
-
-TRACE_FRAMES = 20
-TRACE_LIMIT = 8 * 1024
-"""How much of an error's trace is kept: the innermost frames, and so many characters in all."""
 
 
 class Delivery:
@@ -176,21 +171,6 @@ class Delivery:
 
     def __repr__(self) -> str:
         return f"<Delivery {self.id} of {self.queue!r} kind={self.kind!r} key={self.key!r} attempt={self.attempt}>"
-
-
-def describe(error: BaseException) -> str:
-    """An error as it is kept with a dead letter: its type and what it says."""
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-def traced(error: BaseException) -> str:
-    """The same with the trace below it, from the task on; where there is no room, the first line is what is shown."""
-    told = traceback.TracebackException.from_exception(error, limit=-TRACE_FRAMES)
-    own = str(Path(__file__).parent.parent)
-    told.stack = traceback.StackSummary.from_list([each for each in told.stack if not each.filename.startswith(own)])
-    if not told.stack:
-        return describe(error)
-    return shortened(f"{describe(error)}\n\n{''.join(told.format()).rstrip()}", TRACE_LIMIT)
 
 
 def _explain(answer: Answer, delivered: Delivered) -> str:

@@ -17,7 +17,8 @@ from qo.core.outcome import DeadLetter, Job
 class JobInfo(TypedDict):
     """One message of the default group. Times are ISO 8601 texts; payload and result are what was pushed and returned.
 
-    A payload that was pushed as bytes stands in `payload_base64`. No state: its queue keeps no history of it.
+    A payload that was pushed as bytes stands in `payload_base64`, a result that is not JSON in `result_base64`.
+    No state: its queue keeps no history of it.
     """
 
     id: str
@@ -39,6 +40,7 @@ class JobInfo(TypedDict):
     reason: str | None
     error: str | None
     result: Any
+    result_base64: NotRequired[str]
 
 
 class LetterInfo(TypedDict):
@@ -65,7 +67,11 @@ def job_info(job: Job) -> JobInfo:
     plain = {name: _plain(getattr(job, name)) for name in JobInfo.__annotations__ if hasattr(job, name)}
     plain.pop("payload")
     plain |= _payload(job.payload, job.headers)
-    plain["result"] = result_value(job.result)
+    try:
+        plain["result"] = result_value(job.result)
+    except msgspec.DecodeError:  # whoever completed it keeps another form
+        plain["result"] = None
+        plain["result_base64"] = base64.b64encode(job.result or b"").decode()
     return plain  # type: ignore[return-value]  # every key that the type names
 
 

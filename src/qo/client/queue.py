@@ -75,7 +75,19 @@ class Queue(Steps):
     ) -> JobHandle:
         """Store one message; answered after the commit. See `Message` for what can be said."""
         [handle] = await self.push_many(
-            [Message(payload, kind, key or self.options.key, priority, delay, due_at, dedupe, headers, ttl)]
+            [
+                Message(
+                    payload,
+                    kind,
+                    self.options.key if key is None else key,
+                    priority,
+                    delay,
+                    due_at,
+                    dedupe,
+                    headers,
+                    ttl,
+                )
+            ]
         )
         return handle
 

@@ -31,9 +31,9 @@ class TextLines(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(process)d %(name)s: %(message)s")
 
-    def format(self, record: logging.LogRecord) -> str:
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name for it
         told = " ".join(f"{name}={getattr(record, name)}" for name in FIELDS if hasattr(record, name))
-        line = super().format(record)
+        line = super().formatMessage(record)
         return f"{line} {told}" if told else line
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 from qo.metrics.registry import Metric, Sample
+
+log = logging.getLogger("qo.server")
 
 ANSWER_SECONDS = 1.0
 
@@ -65,7 +68,12 @@ async def answering(folder: Path | None, metrics: Sequence[Metric]) -> AsyncIter
         writer.close()
 
     path = _socket(folder, os.getpid())
-    server = await asyncio.start_unix_server(answer, path)
+    try:
+        server = await asyncio.start_unix_server(answer, path)
+    except OSError as error:  # such as a path that is too long
+        log.warning("metrics are this process's own: %s cannot be listened on (%s)", path, error)
+        yield
+        return
     try:
         yield
     finally:

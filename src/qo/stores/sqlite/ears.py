@@ -54,11 +54,22 @@ class Ears:
 
     def watched(self) -> AbstractSet[MessageId]:
         """The messages whose ends somebody here awaits."""
-        return self._all[0].watched if len(self._all) == 1 else frozenset().union(*(each.watched for each in self._all))
+        ears = self._all
+        return ears[0].watched if len(ears) == 1 else frozenset().union(*(each.watched for each in ears))
 
 
 _files: dict[str, Ears] = {}
 _lock = threading.Lock()
+
+
+def _forget() -> None:
+    """A forked process has none of its parent's loops, and perhaps a copy of a lock that is held for ever."""
+    global _lock  # noqa: PLW0603 - the parent's
+    _files.clear()
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def ears_of(path: str) -> Ears:
