@@ -51,6 +51,15 @@ def test_bad_arguments_are_refused_at_registration(options, says):
     assert worker.tasks == {}
 
 
+def test_generators_are_refused():
+    worker = qo.Worker()
+    with pytest.raises(qo.Invalid, match="is a generator"):
+
+        @worker.task
+        async def pieces(_: int):
+            yield 1
+
+
 @pytest.mark.parametrize(
     "function",
     [

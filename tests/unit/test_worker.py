@@ -484,7 +484,7 @@ def test_cpu_tasks_run_in_processes(tmp_path):
             os.killpg(process.pid, signal.SIGINT)  # as a terminal does
             _, said = process.communicate(timeout=30)
             assert process.returncode == 0, said
-            assert "8 tasks done, 2 failed" in said
+            assert "8 attempts succeeded, 2 failed" in said
             assert "KeyboardInterrupt" not in said
             assert job.status() == "succeeded", "it was let finish"
         finally:
@@ -498,7 +498,11 @@ def test_cpu_tasks_run_in_processes(tmp_path):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda worker: worker.task()(lambda: None), "must take the payload"),
+        (lambda worker: worker.task("a")(lambda: None), "must take the payload"),
+        (lambda worker: worker.task()(lambda p: None), "a lambda has no name"),
+        (lambda worker: worker.task("a", cpu=True)(lambda p: None), "at the top of a module"),
+        (lambda worker: qo.Worker("mail"), "where: must be a URL"),
+        (lambda worker: qo.Worker(queues=[]), "queues: must name"),
         (lambda worker: worker.task("a", concurrency=0)(lambda p: None), "at least 1"),
         (lambda worker: [worker.task("a")(lambda p: None) for _ in range(2)], "there already"),
         (lambda worker: worker.on("nothing"), "must be one of"),
@@ -819,15 +823,121 @@ async def test_signals_are_the_application_s():
             assert signal.getsignal(signal.SIGTERM) is before
 
 
-async def test_a_worker_that_cannot_go_on_says_so_at_once_and_when_it_is_left(caplog):
+async def test_a_worker_that_cannot_begin_says_so_when_it_is_entered():
     worker = qo.Worker("postgresql://nobody@127.0.0.1:1/none?schema=Not_A_Name!")
 
     @worker.task
     async def step(_: int) -> None: ...
 
-    with pytest.raises(qo.QoError):
+    with pytest.raises(qo.Invalid, match="schema"):
         async with worker.running():
-            await until(lambda: "the worker has ended" in caplog.text)
+            pytest.fail("it was entered")
+    with pytest.raises(qo.Invalid, match="options: must be WorkerRunOptions"):
+        async with worker.running({"a": 1}):
+            pytest.fail("it was entered")
+    with pytest.raises(qo.Invalid, match="has no tasks"):
+        async with qo.Worker().running():
+            pytest.fail("it was entered")
+
+
+async def test_whoever_cancels_a_run_has_it_give_back_what_it_holds(tmp_path):
+    """By its URL, with its machinery on another thread; or on a client's queue, on this one."""
+    url = f"sqlite:///{tmp_path}/q.db"
+    async with qo.connect(url) as client:
+        for where in (url, client.queue("q")):
+            worker, began = qo.Worker(where, queues="q"), asyncio.Event()
+
+            @worker.task
+            async def step(_: int, began: asyncio.Event = began) -> None:
+                began.set()
+                await asyncio.sleep(3600)
+
+            await client.queue("q").push(1, kind="step")
+            run = asyncio.create_task(worker.run())
+            await asyncio.wait_for(began.wait(), 60)
+            run.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.wait_for(run, 60)
+            [delivery] = await client.queue("q").claim()
+            assert delivery.attempt == 1, "no attempt was used"
+            await delivery.complete()
+
+
+async def test_threads_left_behind_count_against_slots_and_limits(tmp_path):
+    """A message that found no slot, or no room in its task's own limit, does not time out: its time has not begun."""
+    async with qo.connect("sqlite://:memory:") as client:
+        queue = client.queue("q")
+        await queue.configure(retry={"attempts": 1})
+        worker, release, began = qo.Worker(queue), threading.Event(), []
+
+        @worker.task(timeout="50ms", concurrency=1)
+        def stuck(number: int) -> int:
+            began.append(number)
+            if number == 0:
+                release.wait(60)
+            return number
+
+        async with worker.running(qo.WorkerRunOptions(max_concurrent_tasks=2, threads=2)):
+            first = await queue.submit("stuck", 0)
+            with pytest.raises(qo.JobFailed, match="took longer"):
+                await first.result(timeout=30)
+            others = [await queue.submit("stuck", number) for number in (1, 2, 3)]
+            await asyncio.sleep(0.3)
+            assert began == [0], "one at once, and the first is still running"
+            release.set()
+            assert [await job.result(timeout=30) for job in others] == [1, 2, 3]
+
+
+async def test_a_task_that_waits_for_a_thread_does_not_time_out():
+    async with qo.connect("sqlite://:memory:") as client:
+        queue = client.queue("q")
+        await queue.configure(retry={"attempts": 1})
+        worker = qo.Worker(queue)
+
+        @worker.task(timeout=1)
+        def slow(number: int) -> int:
+            time.sleep(0.4)
+            return number
+
+        async with worker.running(qo.WorkerRunOptions(threads=1)):
+            jobs = [await queue.submit("slow", number) for number in range(5)]
+            assert [await job.result(timeout=60) for job in jobs] == list(range(5))
+
+
+async def test_a_result_that_cannot_be_kept_is_not_tried_again():
+    async with qo.connect("sqlite://:memory:") as client:
+        worker, attempts = qo.Worker(client.queue("q")), []
+
+        @worker.task
+        async def odd(_: int) -> object:
+            attempts.append(1)
+            return object()
+
+        async with worker.running():
+            job = await client.queue("q").submit("odd", 1)
+            with pytest.raises(qo.JobFailed, match="task 'odd' ran, but its result cannot be written as JSON"):
+                await job.result(timeout=30)
+        assert attempts == [1]
+
+
+async def test_lines_of_a_task_carry_its_message(caplog):
+    caplog.set_level("INFO", "qo.worker")
+    async with qo.connect("sqlite://:memory:") as client:
+        worker = qo.Worker(client.queue("q"))
+
+        @worker.task
+        async def step(_: int, context: qo.Context) -> None:
+            context.logger.info("half done", extra={"worker": "w1"})
+            context.progress("done")
+
+        async with worker.running():
+            job = await client.queue("q").submit("step", 1)
+            await job.result(timeout=30)
+    said = {record.getMessage(): record for record in caplog.records}
+    for text in ("half done", "done"):
+        record = said[text]
+        assert (record.queue, record.kind, record.message_id, record.attempt) == ("q", "step", job.id, 1)
+    assert said["half done"].worker == "w1"
 
 
 async def test_a_worker_that_is_left_at_once_ends():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import secrets
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,6 @@ from qo.testing.clock import ManualClock
 from qo.worker.running import Runner
 from qo.worker.tasks import Context, Task
 from qo.worker.worker import Worker
-
-log = logging.getLogger("qo.testing")
 
 BATCH = 100
 
@@ -76,7 +73,7 @@ class Bench:
         """Call a task as a worker would, with no queue in between: its result, or what it raises."""
         task = _task(worker, kind)
         delivered = _delivered(kind, encoded("payload", payload), attempt, self.clock.now())
-        answer = task.bound(task.payload(delivered), Context(delivered, log, None))()
+        answer = task.bound(task.payload(delivered), Context(delivered, None))()
         return await answer if task.is_async else answer
 
 
@@ -93,7 +90,7 @@ def _want(worker: Worker) -> Want:
 
 
 async def _handled(front: Front, worker: Worker, runner: Runner, delivered: Delivered) -> tuple[Delivered, Report]:
-    report = await runner.run(worker.tasks[delivered.kind], Context(delivered, log, None))
+    report = await runner.run(worker.tasks[delivered.kind], Context(delivered, None))
     item = Settlement(token=delivered.token, lane=delivered.lane, offset=delivered.offset, report=report)
     await front.settle([item])
     return delivered, report

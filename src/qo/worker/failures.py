@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from datetime import timedelta
 
-from qo.client.delivery import describe
 from qo.client.front import Front
 from qo.client.job_info import first_line
+from qo.client.traces import describe, from_the_task_on
 from qo.core.durations import duration_text
 from qo.core.errors import QoError
 from qo.core.lease import Bury, Delivered, Fail, Report, Verdict
@@ -20,39 +21,59 @@ log = logging.getLogger("qo.worker")
 
 POLICY_SECONDS = 60.0
 """A queue's policy, which some lines tell of, is looked at again after so long."""
+POLICY_PATIENCE_SECONDS = 2.0
+"""How long a line waits for it."""
 
 
 class FailureLines:
-    """Writes them. The queue's own policy is asked for when something fails under it, and kept for a minute."""
+    """Writes them. The queue's own policy is asked for when something fails under it, and kept for a minute.
+
+    Whoever tells of a failure waits for nothing: a line that needs a policy is written when that was read.
+    """
 
     def __init__(self, front: Front) -> None:
         self._front = front
         self._policies: dict[str, tuple[float, RetryPolicy | None]] = {}
+        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._later: set[asyncio.Task[None]] = set()
 
-    async def tell(
-        self, message: Delivered, report: Report, verdict: Verdict | None, error: BaseException | None
-    ) -> None:
+    def tell(self, message: Delivered, report: Report, verdict: Verdict | None, error: BaseException | None) -> None:
         """With its trace, unless the task said that it would fail."""
         if isinstance(error, Snooze):
             log.debug("task '%s' snoozed: %s", message.kind, error, extra=log_fields(message))
             return
         if not isinstance(report, Fail | Bury):
             return
+        if verdict is Verdict.RETRYING and isinstance(report, Fail) and self._needs_policy(message.queue, report):
+            task = asyncio.create_task(self._tell_later(message, report, verdict, error))
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
+        else:
+            self._write(message, report, verdict, error)
+
+    async def drained(self) -> None:
+        """Every line is written."""
+        await asyncio.gather(*self._later, return_exceptions=True)
+
+    def _write(
+        self, message: Delivered, report: Fail | Bury, verdict: Verdict | None, error: BaseException | None
+    ) -> None:
         meant = error is None or isinstance(error, RetryableError | PermanentError)
+        trace = None if meant or error is None else from_the_task_on(error)
         said = first_line(report.error) if error is None else describe(error)
+        fate = self._fate(message, report, verdict)
         log.warning(
-            "task '%s' failed: %s; %s",
+            "task '%s' failed: %s",
             message.kind,
-            said,
-            await self._fate(message, report, verdict),
+            f"{said}; {fate}" if fate != said else said,
             extra=log_fields(message),
-            exc_info=None if meant else error,
+            exc_info=None if error is None or trace is None else (type(error), error, trace),
         )
 
-    async def _fate(self, message: Delivered, report: Fail | Bury, verdict: Verdict | None) -> str:
+    def _fate(self, message: Delivered, report: Fail | Bury, verdict: Verdict | None) -> str:
         match verdict:
             case Verdict.RETRYING if isinstance(report, Fail):
-                return await self._retry(message, report)
+                return self._retry(message, report)
             case Verdict.BURIED:
                 return "dead"
             case Verdict.DROPPED:
@@ -62,8 +83,8 @@ class FailureLines:
             case _:
                 return "its lease was over"
 
-    async def _retry(self, message: Delivered, report: Fail) -> str:
-        policy = None if report.limit and report.after else await self._policy(message.queue)
+    def _retry(self, message: Delivered, report: Fail) -> str:
+        _, policy = self._policies.get(message.queue, (0.0, None))
         limit = report.limit or (policy.attempts if policy else None)
         after = report.after
         if after is None and policy is not None:
@@ -71,15 +92,31 @@ class FailureLines:
         count = f" ({message.attempt + 1} of {limit})" if limit else ""
         return f"retry in {_rounded(after)}{count}" if after is not None else f"it is tried again{count}"
 
-    async def _policy(self, queue: str) -> RetryPolicy | None:
-        read_at, policy = self._policies.get(queue, (float("-inf"), None))
-        if time.monotonic() - read_at > POLICY_SECONDS:
-            try:
+    def _needs_policy(self, queue: str, report: Fail) -> bool:
+        if report.limit and report.after:
+            return False
+        read_at, _ = self._policies.get(queue, (float("-inf"), None))
+        return time.monotonic() - read_at > POLICY_SECONDS
+
+    async def _tell_later(
+        self, message: Delivered, report: Fail, verdict: Verdict, error: BaseException | None
+    ) -> None:
+        queue = message.queue
+        if queue not in self._reading:
+            self._reading[queue] = asyncio.create_task(self._read(queue))
+        await asyncio.wait([self._reading[queue]])
+        self._write(message, report, verdict, error)
+
+    async def _read(self, queue: str) -> None:
+        policy = None
+        try:
+            async with asyncio.timeout(POLICY_PATIENCE_SECONDS):
                 policy = (await self._front.inspect.queue(queue)).settings.retry
-            except QoError:  # this one may not look
-                policy = None
+        except (QoError, TimeoutError):  # this one may not look, or the store is away
+            pass
+        finally:
             self._policies[queue] = time.monotonic(), policy
-        return policy
+            self._reading.pop(queue, None)
 
 
 def _rounded(length: timedelta) -> str:

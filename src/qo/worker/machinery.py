@@ -61,7 +61,11 @@ def at(delivered: Delivered) -> At:
 
 
 class Host(Protocol):
-    """The user's side. Both calls are thread-safe, and return at once."""
+    """The user's side. Its calls are thread-safe, and return at once."""
+
+    def registered(self) -> None:
+        """The store knows this worker, or will hear of it when it answers again."""
+        ...
 
     def start(self, deliveries: Sequence[Delivered]) -> None: ...
 
@@ -173,6 +177,7 @@ class Machinery:
             for part in parts:
                 part.cancel()
             answers = await asyncio.gather(*parts, return_exceptions=True)
+            await self._telling.drained()
             with contextlib.suppress(QoError):
                 await self._front.workers.leave([self._owner])
         for answer in answers:
@@ -288,15 +293,21 @@ class Machinery:
             self.pressure.took(each.seconds)
         if not items:
             return
-        refill = 0 if self._stopping.is_set() else max(1, int(len(items) * self._factor()) - self._occupied)
-        answers, claimed = await self._said(items, refill)
+        answers, claimed = await self._said(items, self._refill(len(items)))
         for each in known:
             self._drop(at(each.delivered))
         for answer in claimed:
             if isinstance(answer, Claimed):
                 self._take(answer)
         self._after_dropping()
-        await self._note(known, answers)
+        self._note(known, answers)
+
+    def _refill(self, settled: int) -> int:
+        """How many messages may take the place of so many. Fewer under pressure, and where threads go on."""
+        if self._stopping.is_set():
+            return 0
+        room = self._options.max_concurrent_tasks - self._taken - self._parked + settled
+        return max(0, min(room, max(1, int(settled * self._factor()))))
 
     async def _said(
         self, items: Sequence[Settlement], refill: int
@@ -319,13 +330,13 @@ class Machinery:
                 await asyncio.sleep(rest)
                 rest = min(rest * 2, LONGEST_REST_SECONDS)
 
-    async def _note(self, finished: Sequence[Finished], answers: Sequence[Settled]) -> None:
+    def _note(self, finished: Sequence[Finished], answers: Sequence[Settled]) -> None:
         for each, answer in zip(finished, answers, strict=False):
             self._gauges.settled(each.report, each.seconds)
             if answer.answer not in (Answer.SETTLED, Answer.REPEATED):
                 log.warning("a message was not ours any more when it was settled", extra=log_fields(each.delivered))
             if not isinstance(each.report, Complete):
-                await self._telling.tell(each.delivered, each.report, answer.verdict, each.error)
+                self._telling.tell(each.delivered, each.report, answer.verdict, each.error)
 
     def _drop(self, place: At) -> None:
         self._held.pop(place, None)
@@ -346,13 +357,22 @@ class Machinery:
 
         A worker that holds nothing says so once, and is silent, if the store knows that it lives.
         """
-        vouched_for, busy = await self._beat(), False
+        vouched_for, busy = await self._registers(), False
         self._registered.set()
+        self._host.registered()
         while True:
             await asyncio.sleep(min(self._third, BEAT_SECONDS))
             if self._held or busy or not vouched_for:
                 busy = bool(self._held)
                 vouched_for = await self._beat()
+
+    async def _registers(self) -> bool:
+        """The first contact. A worker that is refused (its token, its queues) ends: asking again would not help."""
+        try:
+            return await self._front.workers.beat([self._now()])
+        except Unavailable as error:
+            log.warning("could not register: %s", error)
+            return False
 
     async def _beat(self) -> bool:
         """Whether it is known from now on that this worker lives, without its saying so."""

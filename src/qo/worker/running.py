@@ -17,9 +17,10 @@ from typing import Any
 
 import msgspec
 
-from qo.client.delivery import describe, traced
 from qo.client.payload import result_bytes
+from qo.client.traces import describe, traced
 from qo.client.tracing import in_trace, is_traced, processing, trace_headers
+from qo.core.errors import Invalid
 from qo.core.lease import Bury, Complete, Fail, Report
 from qo.worker.errors import PermanentError, RetryableError, Snooze
 from qo.worker.tasks import Context, Task, log_fields
@@ -119,42 +120,61 @@ class Runner:
         call = task.bound(payload, context)
         try:
             if task.is_simple:
-                return _completed(await call())
-            if task.concurrency is None:
-                return _completed(await self._call(task, call, context))
-            async with self._limits.setdefault(task.name, asyncio.Semaphore(task.concurrency)):
-                await context.check_lease()
-                return _completed(await self._call(task, call, context))
+                result = await call()
+            elif task.concurrency is None:
+                result = await self._call(task, call, context)
+            else:
+                result = await self._limited(task, call, context)
         except Exception as error:  # noqa: BLE001 - a user's task may raise anything
             context.error = error
             return report_of(error, task, context.attempt)
+        return DONE if result is None else _completed(task, result)
+
+    async def _limited(self, task: Task, call: Callable[[], Any], context: Context) -> Any:
+        """Not more at once than the task allows; a thread that is left behind still counts."""
+        assert task.concurrency is not None
+        limit = self._limits.setdefault(task.name, asyncio.Semaphore(task.concurrency))
+        await limit.acquire()
+        try:
+            await context.check_lease()
+            return await self._call(task, call, context)
+        finally:
+            if context.thread is None:
+                limit.release()
+            else:
+                _once_ended(context.thread, limit.release)
 
     async def _call(self, task: Task, call: Callable[[], Any], context: Context) -> Any:
         seconds = None if task.timeout is None else task.timeout.total_seconds()
         try:
+            if not task.is_async and not (task.cpu and self._processes is not None):
+                return await self._in_thread(task, call, context, seconds)
             async with asyncio.timeout(seconds):
                 if task.is_async:
                     return await call()
-                if task.cpu and self._processes is not None:
-                    return await self._processes.run(call)
-                return await self._in_thread(task, call, context)
+                assert self._processes is not None
+                return await self._processes.run(call)
         except TimeoutError as error:
             if seconds is None or str(error):
                 raise
             raise TimeoutError(f"task '{task.name}' took longer than {seconds:g} s") from None
 
-    async def _in_thread(self, task: Task, call: Callable[[], Any], context: Context) -> Any:
+    async def _in_thread(self, task: Task, call: Callable[[], Any], context: Context, seconds: float | None) -> Any:
         """A thread sees what its task would have seen. It cannot be stopped: its slot stays taken until it ends."""
-        job = self._threads.submit(copy_context().run, call)
-        try:
-            return await asyncio.wrap_future(job)
-        finally:
-            if job.running():
-                context.give_up()
-                self._leave_behind(job, task, context)
+        async with asyncio.timeout(None) as limit:
+            if seconds is not None:
+                call = _beginning(limit, seconds, call)
+            job = self._threads.submit(copy_context().run, call)
+            try:
+                return await asyncio.wrap_future(job)
+            finally:
+                if not job.cancel() and not job.done():
+                    context.give_up()
+                    context.thread = job
+                    self._leave_behind(job, task, context)
 
     def _leave_behind(self, job: Future[Any], task: Task, context: Context) -> None:
-        fields, loop = log_fields(context.message), asyncio.get_running_loop()
+        fields = log_fields(context.message)
         log.warning(
             "task '%s' goes on in its thread after its time-out, its lease or its cancellation; a thread cannot be "
             "stopped, so that its slot stays taken until it returns (it can look at `context.cancelled`)",
@@ -169,11 +189,34 @@ class Runner:
             self.left_behind.pop(job, None)
             self._occupied(-1)
 
-        def tell(_: Future[Any]) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(returned)
+        _once_ended(job, returned)
 
-        job.add_done_callback(tell)
+
+def _beginning(limit: asyncio.Timeout, seconds: float, call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call, whose time begins when a thread has taken it up."""
+    loop = asyncio.get_running_loop()
+
+    def begin() -> None:
+        with contextlib.suppress(RuntimeError):  # it was given up meanwhile
+            limit.reschedule(loop.time() + seconds)
+
+    def run() -> Any:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(begin)
+        return call()
+
+    return run
+
+
+def _once_ended(job: Future[Any], then: Callable[[], None]) -> None:
+    """Have the loop call this when a thread has ended."""
+    loop = asyncio.get_running_loop()
+
+    def tell(_: Future[Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(then)
+
+    job.add_done_callback(tell)
 
 
 DONE = Complete()
@@ -184,8 +227,14 @@ def is_failure(report: Report) -> bool:
     return isinstance(report, Bury) or (isinstance(report, Fail) and not report.free)
 
 
-def _completed(result: Any) -> Complete:
-    return DONE if result is None else Complete(result_bytes(result))
+def _completed(task: Task, result: Any) -> Report:
+    """A result that cannot be kept is a fault of the task, which another attempt would only repeat."""
+    try:
+        return Complete(result_bytes(result))
+    except Invalid as error:
+        return Bury(
+            f"task '{task.name}' ran, but its result {error.problem.partition(';')[0]}; return plain data or None"
+        )
 
 
 def report_of(error: BaseException, task: Task, attempt: int) -> Report:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -21,6 +22,8 @@ from qo.core.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from qo.worker.machinery import Machinery
+
+log = logging.getLogger("qo.worker")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +95,25 @@ def make_task(
     is_async = inspect.iscoroutinefunction(function)
     if cpu and is_async:
         raise Invalid("cpu", f"task '{name}' is async; what runs in a process is a plain function")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise Invalid("task", f"'{name}' is a generator, which does nothing when it is called; return what it yields")
     payload, context = _parameters(name, function)
     if cpu and context is not None:
         raise Invalid("cpu", f"task '{name}' runs in another process, and cannot take a context")
+    if cpu and not _can_be_imported(function):
+        raise Invalid("cpu", f"task '{name}' runs in another process; define it with `def` at the top of a module")
     takes_payload = payload is not None
     wanted = Any if payload is None else payload.annotation
     first = next(iter(inspect.signature(function).parameters), None)
     by_name = payload.name if payload is not None and payload.name != first else None
     parameter = None if context is None else context.name
     return Task(name, function, retry, length, concurrency, cpu, is_async, takes_payload, parameter, by_name, wanted)
+
+
+def _can_be_imported(function: Callable[..., Any]) -> bool:
+    """Whether another process can find it by its name."""
+    name = getattr(function, "__qualname__", "")
+    return "<locals>" not in name and "<lambda>" not in name
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> tuple[inspect.Parameter | None, inspect.Parameter | None]:
@@ -155,16 +168,32 @@ def log_fields(message: Delivered) -> dict[str, Any]:
     }
 
 
+class MessageLogger(logging.LoggerAdapter[logging.Logger]):
+    """Adds to each line what it is about, beside what its caller adds."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        return msg, {**kwargs, "extra": {**(kwargs.get("extra") or {}), **(self.extra or {})}}
+
+
 @dataclass(slots=True)
 class Context:
     """What a task may know, and do, about the message that it handles."""
 
     message: Delivered
-    logger: logging.Logger
     _machinery: Machinery | None
     _cancelled: bool = False
     error: BaseException | None = None
     """What the task raised, if it did."""
+    thread: Future[Any] | None = None
+    """What goes on with the task in a thread, after its message was settled."""
+    _logger: MessageLogger | None = None
+
+    @property
+    def logger(self) -> MessageLogger:
+        """A logger whose lines carry the message's queue, kind, id and attempt."""
+        if self._logger is None:
+            self._logger = MessageLogger(log, log_fields(self.message))
+        return self._logger
 
     @property
     def id(self) -> str:
@@ -200,4 +229,4 @@ class Context:
 
     def progress(self, note: str) -> None:
         """Say how far it is, for people who read the log."""
-        self.logger.info("%s", note, extra=log_fields(self.message))
+        self.logger.info("%s", note)

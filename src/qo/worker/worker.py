@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from typing import Any, Self, TypeVar, overload
 
 from qo.client.client import Client
-from qo.client.delivery import describe
 from qo.client.queue import Queue
+from qo.client.traces import describe
 from qo.connect import connect, described
 from qo.core.durations import Length
 from qo.core.errors import Invalid, not_one_of
@@ -28,6 +28,7 @@ from qo.core.lease import Complete, Delivered, Fail
 from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
 from qo.core.polling import PollingStrategy
 from qo.core.retry import RetryPolicy
+from qo.environment import ARGUMENT
 from qo.metrics.registry import Registry
 from qo.worker.exposing import exposed
 from qo.worker.gauges import Gauges
@@ -41,6 +42,8 @@ log = logging.getLogger("qo.worker")
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 Hook = Callable[..., Any]
+BEGIN_SECONDS = 5.0
+"""How long `running` waits, when it is entered, for the store."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EVENTS = ("start", "success", "failure", "shutdown")
 
@@ -73,7 +76,14 @@ class Worker:
         token: str | None = None,
         encryption_key: str = "",
     ) -> None:
+        if isinstance(where, str) and "://" not in where:
+            raise Invalid(
+                "where", f"must be a URL, such as sqlite:///qo.db, not '{where}'; queues are named with queues="
+            )
+        if not queues:
+            raise Invalid("queues", "must name at least one queue")
         self.where = where
+        self.where_from = ARGUMENT
         named = [where.name] if isinstance(where, Queue) else [queues] if isinstance(queues, str) else list(queues)
         self.queues = tuple(checked_name("queues", each) for each in named)
         self.group = checked_name("group", group)
@@ -160,11 +170,19 @@ class Worker:
 
         In a program of its own use `main`, in an application's loop `running`.
         """
+        return await self._ran(self._begun(options))
+
+    def _begun(self, options: WorkerRunOptions | None) -> Run:
         if not self.tasks:
             raise Invalid("worker", "has no tasks; register one with @worker.task")
         if self._run is not None:
             raise Invalid("worker", "is running already")
-        run = self._run = Run(self, options or WorkerRunOptions(), self._gauges)
+        if options is not None and not isinstance(options, WorkerRunOptions):
+            raise Invalid("options", f"must be WorkerRunOptions(…), not {type(options).__name__}")
+        self._run = Run(self, options or WorkerRunOptions(), self._gauges)
+        return self._run
+
+    async def _ran(self, run: Run) -> Ran:
         try:
             await run.until_stopped()
         finally:
@@ -177,18 +195,26 @@ class Worker:
 
     @contextlib.asynccontextmanager
     async def running(self, options: WorkerRunOptions | None = None) -> AsyncIterator[Self]:
-        """Run beside an application, on its loop: begins when entered; when left, stops as `stop` does and waits.
+        """Run beside an application, on its loop; when left, stop as `stop` does, and wait for that.
 
-        It takes no signals: they are the application's. If the worker cannot go on, leaving raises why.
+        It takes no signals: they are the application's. Entering raises why it cannot begin, such as a store that
+        cannot be opened or a token that is refused; leaving, why it could not go on. Of a store that does not answer
+        within five seconds the log tells, and the worker goes on asking.
         """
-        run = asyncio.create_task(self.run(options))
-        run.add_done_callback(_log_end)
-        await asyncio.sleep(0)  # it has begun: what stops it from here on is heard
+        run = self._begun(options)
+        running = asyncio.create_task(self._ran(run))
         try:
+            works = asyncio.create_task(run.works.wait())
+            await asyncio.wait([running, works], timeout=BEGIN_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            works.cancel()
+            if running.done():
+                await running
+                raise Invalid("worker", "was stopped before it began")
+            running.add_done_callback(_log_end)
             yield self
         finally:
-            self.stop()
-            await run
+            run.stop(now=False)
+            await running
 
     @property
     def standing(self) -> tuple[int, int]:
@@ -223,7 +249,10 @@ class Worker:
 
 
 def _name_of(function: Any) -> str:
-    return str(getattr(function, "__name__", type(function).__name__))
+    name = str(getattr(function, "__name__", type(function).__name__))
+    if name == "<lambda>":
+        raise Invalid("task", "a lambda has no name of its own; say which kind it handles, as in task('name')")
+    return name
 
 
 def _log_end(run: asyncio.Task[Ran]) -> None:
@@ -254,6 +283,8 @@ class Run:
         self._hooking: set[asyncio.Task[Any]] = set()
         """Tasks that have ended, and whose hooks have not."""
         self.left_behind = 0
+        self.works = asyncio.Event()
+        """Its store is open, and has let it register."""
         self._machinery: Machinery | None = None
         self._stop_asked: bool | None = None
 
@@ -283,10 +314,25 @@ class Run:
             self._machinery.occupy_soon(change)
 
     async def _work(self) -> None:
-        if isinstance(self._worker.where, Queue):
-            await self._machine(self._worker.where.front)
-        else:
-            await asyncio.to_thread(run_quickly, self._machine_apart())
+        """Whoever cancels this has it stop now: what runs is given back before it ends."""
+        where = self._worker.where
+        working = asyncio.ensure_future(
+            self._machine(where.front)
+            if isinstance(where, Queue)
+            else asyncio.to_thread(run_quickly, self._machine_apart())
+        )
+        canceled = False
+        while not working.done():
+            try:
+                await asyncio.shield(working)
+            except asyncio.CancelledError:
+                if working.cancelled():
+                    break
+                canceled = True
+                self.stop(now=True)
+        if canceled and not working.cancelled() and working.exception() is None:
+            raise asyncio.CancelledError
+        await working
 
     async def _machine_apart(self) -> None:
         client = await self._worker.connected(self._options.polling)
@@ -307,8 +353,8 @@ class Run:
             owner=worker.owner,
             gauges=self._gauges,
         )
-        if not isinstance(worker.where, Queue):
-            log.info("working on %s of %s", ", ".join(worker.queues), described(worker.where))
+        store = "" if isinstance(worker.where, Queue) else f" of {described(worker.where, worker.where_from)}"
+        log.info("working on %s%s: %s", ", ".join(worker.queues), store, ", ".join(sorted(worker.tasks)))
         if self._stop_asked is not None:
             self._machinery.stop_soon(now=self._stop_asked)
         await self._machinery.run()
@@ -319,6 +365,9 @@ class Run:
             self._machinery.stop_soon(now=now)
 
     # From the machinery's thread
+
+    def registered(self) -> None:
+        self._loop.call_soon_threadsafe(self.works.set)
 
     def start(self, deliveries: Sequence[Delivered]) -> None:
         self._loop.call_soon_threadsafe(self._start, deliveries)
@@ -332,7 +381,7 @@ class Run:
         assert self._machinery is not None
         create, running = self._loop.create_task, self._running
         for each in deliveries:
-            context, place = Context(each, log, self._machinery), at(each)
+            context, place = Context(each, self._machinery), at(each)
             running[place] = create(self._execute(each, context, place)), context
 
     def _give_up(self, places: Sequence[At], lost: bool) -> None:
