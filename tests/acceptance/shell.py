@@ -1,4 +1,7 @@
-"""The lines of a document's shell, without a shell: `curl` and `qo`, as far as the documents use them."""
+"""A document's shell lines, run by `sh`, with a `curl` and a `qo` of our own before those of the machine.
+
+Not every machine has curl, and this one ends each answer with a new line, as documents show it.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,34 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+REPOSITORY = Path(__file__).parents[2]
+
 
 def run_lines(text: str, folder: Path) -> str:
-    """What the lines print, one after another; each ends its line."""
-    said = ""
-    for line in text.replace("\\\n", " ").splitlines():
-        words = shlex.split(line, comments=True)
-        if words:
-            said += {"curl": curl, "qo": command}[words[0]](words[1:], folder).rstrip("\n") + "\n"
-    return said
+    """What the lines print."""
+    commands = folder / ".bin"
+    _write_command(commands / "curl", "tests.acceptance.shell")
+    _write_command(commands / "qo", "qo.cli.main")
+    around = {name: value for name, value in os.environ.items() if not name.startswith("QO_")}
+    done = subprocess.run(
+        ["sh", "-eu", "-c", text],
+        cwd=folder,
+        env={**around, "PATH": f"{commands}:{around['PATH']}", "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout
 
 
-def curl(words: list[str], folder: Path) -> str:
+def _write_command(path: Path, module: str) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m {module} "$@"\n')
+    path.chmod(0o755)
+
+
+def curl(words: list[str]) -> str:
     """Options that other lines need are added here when they do."""
     known = argparse.ArgumentParser(prog="curl")
     known.add_argument("url")
@@ -42,14 +61,5 @@ def curl(words: list[str], folder: Path) -> str:
             return error.read().decode()
 
 
-def command(words: list[str], folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "qo.cli.main", *words],
-        cwd=folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("QO_")},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return done.stdout
+if __name__ == "__main__":
+    print(curl(sys.argv[1:]).rstrip("\n"))
