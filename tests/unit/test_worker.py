@@ -24,7 +24,7 @@ from qo.metrics.registry import prometheus_text
 from qo.worker.leases import LeaseEnds
 from qo.worker.pressure import Pressure, Watermark, claim_size, memory_usage
 from tests.postgres import Server
-from tests.serving import STORES, store_url
+from tests.serving import STORES, plain_environment, store_url
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +136,7 @@ def shown(worker: qo.Worker, name: str) -> float:
 
 def push_elsewhere(url: str, queue: str, kind: str) -> None:
     command = [sys.executable, "-m", "qo.cli.main", "push", queue, "1", "--kind", kind, "--store", url]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, env=plain_environment())
 
 
 @pytest.mark.parametrize("wake", ["sqlite", "postgres", "http", "postgres polled"])
