@@ -464,6 +464,7 @@ def test_cpu_tasks_run_in_processes(tmp_path):
         process = subprocess.Popen(
             [sys.executable, "-m", "qo.cli.main", "work", "app:worker"],
             cwd=tmp_path,
+            env=plain_environment(),
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
