@@ -80,6 +80,24 @@ async def serving(
             await running.stop()
 
 
+NOT_ON_THE_WIRE = frozenset(
+    {
+        "attend",
+        "watch",
+        "tidy",
+        "listen",
+        "reconfigure",
+        "group_places",
+        "drop_filters",
+        "add_trace",
+        "traces",
+        "trace_names",
+        "traces_by_name",
+    }
+)
+"""What the suite asks of the engine itself, because a server does it by itself or only another wire has it."""
+
+
 class OverHttp:
     """The verbs of an engine, each asked of the server. A batch of claims or units is one call for each."""
 
@@ -108,6 +126,8 @@ class OverHttp:
         for part in (self._front.admin, self._front.inspect, self._front.access, self._front.workers):
             if hasattr(part, name):
                 return getattr(part, name)
+        if name not in NOT_ON_THE_WIRE:
+            raise AttributeError(f"'{name}' is not on the wire, and not in the list of what need not be")
         return getattr(self._engine, name)
 
 

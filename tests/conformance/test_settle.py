@@ -6,8 +6,12 @@ from datetime import timedelta
 
 import pytest
 
+from qo.core.lane import LaneId
 from qo.core.lease import (
+    Answer,
     Claimed,
+    Commit,
+    CommitAnswer,
     Complete,
     Done,
     Extended,
@@ -15,12 +19,14 @@ from qo.core.lease import (
     LeaseToken,
     Lost,
     Nothing,
+    Obstacle,
+    Release,
     Settlement,
     Undone,
     Unit,
     Verdict,
 )
-from qo.core.message import Dedupe, Stored
+from qo.core.message import Dedupe, DedupeScope, Stored
 from qo.core.retry import RetryPolicy
 from qo.testing.clock import START
 from tests.conformance.saying import (
@@ -397,3 +403,45 @@ async def test_a_unit_needs_the_leases_that_it_names(store, clock):
     assert len(await claim(store, "else")) == 1
     [answer] = await store.transact([Unit(pushes=(message("else"),), leases=(LeaseToken("never"),))])
     assert isinstance(answer, Undone)
+
+
+async def test_giving_back_may_say_that_what_is_before_it_is_done(store):
+    await store.push(messages(4, key="k"))
+    held = await claim(store)
+    [answer] = await settle(store, say(held[2], Release(after_done=True)))
+    assert answer.verdict is Verdict.RELEASED
+    assert answer.lease_ended
+    assert [(each.payload, each.attempt) for each in await claim(store)] == [(b"2", 1), (b"3", 1)]
+
+
+async def test_a_unit_may_settle_by_name(store):
+    named = [message(key="k", dedupe=Dedupe(f"t{number}", scope=DedupeScope.LANE)) for number in range(2)]
+    await store.push(named)
+    held = await claim(store)
+    first = Commit(queue=ORDERS, key="k", name="t0", report=Complete(), token=held[0].token)
+    [answer] = await store.transact([Unit(commits=(first,), pushes=(message("next"),))])
+    assert isinstance(answer, Done)
+    assert [each.answer for each in answer.committed] == [CommitAnswer.SETTLED]
+    assert len(await claim(store, "next")) == 1
+    [answer] = await settle(store, done(held[1]))
+    assert answer.answer is Answer.SETTLED
+
+
+@pytest.mark.parametrize("obstacle", Obstacle)
+async def test_what_was_in_the_way_of_a_unit_is_told(store, obstacle):
+    await store.configure("full", {"max_size": 1})
+    await store.push([message("full"), message("once", dedupe=Dedupe("d"))])
+    unit = {
+        Obstacle.SETTLEMENT: Unit(
+            settlements=(Settlement(token=LeaseToken("no"), lane=LaneId(1), offset=0, report=Complete()),)
+        ),
+        Obstacle.COMMIT: Unit(commits=(Commit(queue=ORDERS, key="k", name="no", report=Complete()),)),
+        Obstacle.LEASE: Unit(leases=(LeaseToken("no"),), pushes=(message("next"),)),
+        Obstacle.PUSH: Unit(pushes=(message(payload=b"0" * (1 << 20) + b"0"),)),
+        Obstacle.DUPLICATE: Unit(pushes=(message("once", dedupe=Dedupe("d")),), refuse_duplicates=True),
+        Obstacle.FULL: Unit(pushes=(message("full"),)),
+    }[obstacle]
+    [answer] = await store.transact([unit])
+    assert isinstance(answer, Undone)
+    assert answer.obstacle is obstacle
+    assert answer.reason

@@ -60,7 +60,9 @@ class Client:
         )
         answer = await self.front.transact(unit)
         if isinstance(answer, Undone):
-            raise RolledBack(f"nothing was done: {answer.reason} (item {answer.item})", item=answer.item)
+            raise RolledBack(
+                f"nothing was done: {answer.reason} (item {answer.item})", item=answer.item, obstacle=answer.obstacle
+            )
         pushed = [each for each in answer.pushed if not isinstance(each, Refused)]
         return [JobHandle(self.front, each.id, isinstance(each, Duplicate)) for each in pushed]
 

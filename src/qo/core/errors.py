@@ -73,9 +73,10 @@ class LeaseLost(Conflict):
 class RolledBack(Conflict):
     """A unit could not be done as a whole, so nothing of it was. `item` says which part was in the way."""
 
-    def __init__(self, reason: str, *, item: int | None = None) -> None:
+    def __init__(self, reason: str, *, item: int | None = None, obstacle: str | None = None) -> None:
         super().__init__(reason)
         self.item = item
+        self.obstacle = obstacle
 
 
 class AlreadyExists(Conflict):

@@ -19,6 +19,7 @@ from qo.core.lane import Filter, LaneId, Start
 from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.names import DEFAULT_GROUP, checked_key, checked_name
 from qo.core.queue import QueueSettings
+from qo.core.retry import MOST_ATTEMPTS
 
 LeaseToken = NewType("LeaseToken", str)
 
@@ -156,8 +157,8 @@ class Fail(msgspec.Struct, frozen=True):
     limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise Invalid("limit", f"must be at least 1, not {self.limit}")
+        if self.limit is not None and not 1 <= self.limit <= MOST_ATTEMPTS:
+            raise Invalid("limit", f"must be from 1 to {MOST_ATTEMPTS}, not {self.limit}")
         if self.after is not None and self.after < timedelta(0):
             raise Invalid("after", "must not be negative")
         if self.free and self.after is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ from qo.core.durations import Length, duration
 from qo.core.errors import Invalid
 
 MOST_ATTEMPTS = 2**31 - 1
+LARGEST_EXPONENT = 600.0
+"""Of e. A microsecond times e to the 600 is longer than any `max_delay`, and no product below it overflows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,8 +55,8 @@ class RetryPolicy:
             raise Invalid("retry.delay", "must not be negative")
         if self.max_delay < timedelta(0):
             raise Invalid("retry.max_delay", "must not be negative")
-        if not self.multiplier >= 1:
-            raise Invalid("retry.multiplier", f"must be at least 1, not {self.multiplier}")
+        if not 1 <= self.multiplier < math.inf:
+            raise Invalid("retry.multiplier", f"must be a number of at least 1, not {self.multiplier}")
         if not 0 <= self.jitter <= 1:
             raise Invalid("retry.jitter", f"must be from 0 to 1, not {self.jitter}")
 
@@ -62,11 +65,11 @@ class RetryPolicy:
         return attempts >= self.attempts
 
     def rest(self, failures: int, draw: float) -> timedelta:
-        """How long to rest after the n-th failure; `draw` is uniform in [0, 1)."""
-        ceiling = self.max_delay.total_seconds()
-        try:
-            seconds = self.delay.total_seconds() * self.multiplier ** (failures - 1)
-        except OverflowError:
+        """How long to rest after the n-th failure; `draw` is uniform in [0, 1). `qo.rest_after` is the same in SQL."""
+        ceiling, seconds = self.max_delay.total_seconds(), self.delay.total_seconds()
+        if (failures - 1) * math.log(self.multiplier) <= LARGEST_EXPONENT:
+            seconds *= self.multiplier ** (failures - 1)
+        elif seconds > 0:
             seconds = ceiling
         spread = 1 - self.jitter + 2 * self.jitter * draw
         return timedelta(seconds=min(seconds, ceiling) * spread)

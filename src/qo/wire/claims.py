@@ -118,6 +118,9 @@ def write_want(want: Want) -> WantBody:
 
 
 def want_fields(want: Want) -> dict[str, Any]:
+    """Every claim over the wire is named: its token is known before its answer, which may be lost."""
+    if want.new_queue is not None:
+        raise Invalid("new_queue", "cannot be sent to a server; configure the queue first")
     return {
         "queues": list(want.queues),
         "namespace": None if want.filter is None else want.filter.namespace,

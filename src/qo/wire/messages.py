@@ -133,6 +133,8 @@ def _dedupe(body: str | DedupeBody | None) -> Dedupe | None:
 
 
 def write_message(message: NewMessage) -> MessageBody:
+    if message.new_queue is not None:
+        raise Invalid("new_queue", "cannot be sent to a server; configure the queue first")
     payload, encoded = packed(message.payload, message.headers)
     dedupe = message.dedupe
     return MessageBody(

@@ -47,7 +47,9 @@ _OF_NAME = {TYPE_PREFIX + kind.name: kind for kind in KINDS}
 
 
 class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What went wrong. `field` is what is wrong in the request, `allowed` what it could be; `item` a part of a unit."""
+    """What went wrong. `field` is what is wrong in the request, `allowed` what it could be; `item` and
+    `obstacle` are the part of a unit that could not be done, and of which sort it is.
+    """
 
     type: str
     title: str
@@ -56,6 +58,7 @@ class Problem(msgspec.Struct, omit_defaults=True, kw_only=True):
     field: str | None = None
     allowed: list[str] | None = None
     item: int | None = None
+    obstacle: str | None = None
     retry_after_seconds: float | None = None
     request_id: str | None = None
 
@@ -74,6 +77,7 @@ def problem_of(error: QoError, request_id: str | None = None) -> Problem:
         field=_sayable(error.field) if isinstance(error, Invalid) else None,
         allowed=error.allowed or None if isinstance(error, Invalid) else None,
         item=error.item if isinstance(error, RolledBack) else None,
+        obstacle=error.obstacle if isinstance(error, RolledBack) else None,
         retry_after_seconds=error.retry_after_seconds if isinstance(error, Throttled) else None,
         request_id=request_id,
     )
@@ -93,7 +97,7 @@ def error_of(problem: Problem) -> QoError:
         field = problem.field or "request"
         return kind.error(field, problem.detail.removeprefix(f"{field}: "), problem.allowed or ())
     if issubclass(kind.error, RolledBack):
-        return RolledBack(problem.detail, item=problem.item)
+        return RolledBack(problem.detail, item=problem.item, obstacle=problem.obstacle)
     if issubclass(kind.error, Throttled):
         return Throttled(problem.detail, retry_after_seconds=problem.retry_after_seconds or 1)
     return kind.error(problem.detail)

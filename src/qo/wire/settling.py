@@ -11,30 +11,39 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from qo.core.durations import duration
+from qo.core.errors import RolledBack
 from qo.core.lane import LaneId
 from qo.core.lease import (
     Answer,
     Bury,
     Claimed,
+    Commit,
+    CommitAnswer,
+    Committed,
     Complete,
+    Done,
     Extended,
     Extension,
     Fail,
     LeaseToken,
     Lost,
     Nothing,
+    Obstacle,
     Place,
     Release,
     Report,
     Settled,
     Settlement,
+    Undone,
+    Unit,
     Verdict,
 )
 from qo.core.moments import checked_time
+from qo.core.names import DEFAULT_GROUP, checked_key, checked_name
 from qo.wire.claims import DeliveryBody, WantBody, read_deliveries, write_deliveries
 from qo.wire.content import Json, packed_result, unpacked_result
-from qo.wire.kinds import Attempts, Delay, Number, Seconds
-from qo.wire.messages import MessageBody, PushedBody
+from qo.wire.kinds import Attempts, Delay, Key, Name, Number, Seconds
+from qo.wire.messages import MessageBody, PushedBody, read_pushed, write_message, write_pushed
 
 
 class ReportKind(StrEnum):
@@ -45,21 +54,28 @@ class ReportKind(StrEnum):
     BURY = "bury"
 
 
-class SettlementBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What is said about one claimed message. A result goes with `complete`, an error with `fail` and `bury`.
+class ReportBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What became of a message. A result goes with `complete`, an error with `fail` and `bury`.
 
-    `limit` is how many attempts there may be, instead of the queue's.
+    `limit` is how many attempts there may be, instead of the queue's. `after_done` goes with `release`:
+    what is before it in a keyed lane is done.
     """
 
-    token: str
-    lane: Number
-    offset: Number
     report: ReportKind = ReportKind.COMPLETE
     result: Json = UNSET
     result_base64: str | UnsetType = UNSET
     error: str = ""
     after_seconds: Delay | None = None
     limit: Attempts | None = None
+    after_done: bool = False
+
+
+class SettlementBody(ReportBody, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What is said about one claimed message; `token`, `lane` and `offset` are those of its delivery."""
+
+    token: str
+    lane: Number
+    offset: Number
     started_at: datetime | None = None
 
 
@@ -82,6 +98,7 @@ class ClaimedBody(msgspec.Struct, omit_defaults=True, kw_only=True):
     messages: list[DeliveryBody] = []
     ask_again: datetime | None = None
     owner_limited: bool = False
+    contended: bool = False
 
 
 class SettleReply(msgspec.Struct, omit_defaults=True):
@@ -119,30 +136,49 @@ class ExtendReply(msgspec.Struct):
     leases: list[HeldBody]
 
 
-class UnitBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Settles and pushes that happen together or not at all; `leases` are tokens that must live."""
+class CommitBody(ReportBody, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What is said about a message of a keyed lane by its name there; fenced if there is a token."""
+
+    queue: Name
+    key: Key
+    name: Key
+    group: Name = DEFAULT_GROUP
+    token: str | None = None
+
+
+class CommittedBody(msgspec.Struct, omit_defaults=True):
+    answer: CommitAnswer
+    verdict: Verdict | None = None
+    lease_ended: bool = False
+    stale: bool = False
+
+
+class UnitBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Settles, commits and pushes that happen together or not at all; `leases` are tokens that must live."""
 
     settle: list[SettlementBody] = []
+    commit: list[CommitBody] = []
     push: list[MessageBody] = []
     refuse_duplicates: bool = False
     leases: list[str] = []
 
 
-class UnitReply(msgspec.Struct):
+class UnitReply(msgspec.Struct, omit_defaults=True):
     settled: list[SettledBody]
     pushed: list[PushedBody]
+    committed: list[CommittedBody] = []
 
 
 def write_claimed(answer: Claimed | Nothing) -> ClaimedBody:
     if isinstance(answer, Claimed):
         return ClaimedBody(messages=write_deliveries(answer.deliveries))
-    return ClaimedBody(ask_again=answer.ask_again, owner_limited=answer.owner_limited)
+    return ClaimedBody(ask_again=answer.ask_again, owner_limited=answer.owner_limited, contended=answer.contended)
 
 
 def read_claimed(body: ClaimedBody) -> Claimed | Nothing:
     if body.messages:
         return Claimed(read_deliveries(body.messages))
-    return Nothing(body.ask_again, body.owner_limited)
+    return Nothing(body.ask_again, body.owner_limited, body.contended)
 
 
 def read_settlement(body: SettlementBody) -> Settlement:
@@ -150,12 +186,12 @@ def read_settlement(body: SettlementBody) -> Settlement:
         token=LeaseToken(body.token),
         lane=LaneId(body.lane),
         offset=body.offset,
-        report=_report(body),
+        report=read_report(body),
         started_at=None if body.started_at is None else checked_time("started_at", body.started_at),
     )
 
 
-def _report(body: SettlementBody) -> Report:
+def read_report(body: ReportBody) -> Report:
     after = None if body.after_seconds is None else duration("after_seconds", body.after_seconds)
     match body.report:
         case ReportKind.COMPLETE:
@@ -163,9 +199,9 @@ def _report(body: SettlementBody) -> Report:
         case ReportKind.FAIL:
             return Fail(body.error, after, limit=body.limit)
         case ReportKind.SNOOZE:
-            return Fail(body.error, after, free=True)
+            return Fail(body.error, after, free=True, limit=body.limit)
         case ReportKind.RELEASE:
-            return Release()
+            return Release(body.after_done)
         case ReportKind.BURY:
             return Bury(body.error)
         case _:
@@ -174,20 +210,76 @@ def _report(body: SettlementBody) -> Report:
 
 def write_settlement(item: Settlement) -> SettlementBody:
     body = SettlementBody(token=item.token, lane=item.lane, offset=item.offset, started_at=item.started_at)
-    match item.report:
+    _write_report(body, item.report)
+    return body
+
+
+def _write_report(body: ReportBody, report: Report) -> None:
+    match report:
         case Complete(result):
             body.result, body.result_base64 = packed_result(result)
         case Fail(error, after, free, limit):
             body.limit = limit
             body.report, body.error = ReportKind.SNOOZE if free else ReportKind.FAIL, error
             body.after_seconds = None if after is None else after.total_seconds()
-        case Release():
-            body.report = ReportKind.RELEASE
+        case Release(after_done):
+            body.report, body.after_done = ReportKind.RELEASE, after_done
         case Bury(error):
             body.report, body.error = ReportKind.BURY, error
         case _:
-            assert_never(item.report)
+            assert_never(report)
+
+
+def read_commit(body: CommitBody) -> Commit:
+    return Commit(
+        queue=checked_name("queue", body.queue),
+        key=checked_key("key", body.key),
+        name=body.name,
+        group=checked_name("group", body.group),
+        report=read_report(body),
+        token=None if body.token is None else LeaseToken(body.token),
+    )
+
+
+def write_commit(commit: Commit) -> CommitBody:
+    body = CommitBody(queue=commit.queue, key=commit.key, name=commit.name, group=commit.group, token=commit.token)
+    _write_report(body, commit.report)
     return body
+
+
+def write_committed(answers: Sequence[Committed]) -> list[CommittedBody]:
+    return [CommittedBody(each.answer, each.verdict, each.lease_ended, each.stale) for each in answers]
+
+
+def write_unit(unit: Unit) -> UnitBody:
+    """All of it but the nonce, which is a header of the request."""
+    return UnitBody(
+        settle=[write_settlement(each) for each in unit.settlements],
+        commit=[write_commit(each) for each in unit.commits],
+        push=[write_message(each) for each in unit.pushes],
+        refuse_duplicates=unit.refuse_duplicates,
+        leases=list(unit.leases),
+    )
+
+
+def write_done(done: Done) -> UnitReply:
+    return UnitReply(write_settled(done.settled), write_pushed(done.pushed), write_committed(done.committed))
+
+
+def read_done(reply: UnitReply) -> Done:
+    return Done(
+        tuple(read_settled(reply.settled)),
+        tuple(read_pushed(reply.pushed)),
+        tuple(Committed(each.answer, each.verdict, each.lease_ended, each.stale) for each in reply.committed),
+    )
+
+
+def write_undone(undone: Undone) -> RolledBack:
+    return RolledBack(undone.reason, item=undone.item, obstacle=undone.obstacle)
+
+
+def read_undone(error: RolledBack) -> Undone:
+    return Undone(str(error), error.item or 0, Obstacle(error.obstacle or Obstacle.SETTLEMENT))
 
 
 def write_settled(answers: Sequence[Settled]) -> list[SettledBody]:

@@ -39,13 +39,15 @@ from qo.wire.settling import (
     ExtendReply,
     SettleBody,
     SettleReply,
-    UnitBody,
     UnitReply,
     read_claimed,
+    read_done,
     read_held,
     read_settled,
+    read_undone,
     write_extension,
     write_settlement,
+    write_unit,
 )
 
 LONGEST_WAIT_MS = 30_000
@@ -128,19 +130,13 @@ class RemoteFront:
         return [read_held(each) for each in _extended(answer.body).leases]
 
     async def transact(self, unit: Unit) -> Done | Undone:
-        body = UnitBody(
-            [write_settlement(each) for each in unit.settlements],
-            [write_message(each) for each in unit.pushes],
-            unit.refuse_duplicates,
-            list(unit.leases),
-        )
+        body = write_unit(unit)
         key = unit.nonce or secrets.token_hex(16)
         try:
             answer = await self._transport.call("POST", "/v1/units", body, key=key)
         except RolledBack as error:
-            return Undone(str(error), error.item or 0)
-        reply = _unit(answer.body)
-        return Done(tuple(read_settled(reply.settled)), tuple(read_pushed(reply.pushed)))
+            return read_undone(error)
+        return read_done(_unit(answer.body))
 
     async def finished(self, id: MessageId, until: datetime | None) -> Job | None:
         while True:

@@ -144,7 +144,7 @@ def columns_of(settlements: Sequence[Settlement]) -> tuple[list[Any], ...]:
         [each.token for each in settlements],
         [each.lane for each in settlements],
         [each.offset for each in settlements],
-        [_word(report) for report in reports],
+        [report_text(report) for report in reports],
         [_error(report) for report in reports],
         [r.after.total_seconds() if isinstance(r, Fail) and r.after is not None else None for r in reports],
         [report.result if isinstance(report, Complete) else None for report in reports],
@@ -152,7 +152,7 @@ def columns_of(settlements: Sequence[Settlement]) -> tuple[list[Any], ...]:
     )
 
 
-def _word(report: Report) -> str:
+def report_text(report: Report) -> str:
     if isinstance(report, Fail) and report.free:
         return "snooze"
     if isinstance(report, Fail) and report.limit is not None:

@@ -7,7 +7,7 @@ import secrets
 import msgspec
 
 from qo.broker.gather import parts_of
-from qo.core.errors import Invalid, RolledBack, TooLarge
+from qo.core.errors import Invalid, TooLarge
 from qo.core.lease import KINDS_LIMIT, QUEUES_LIMIT, THEN_LIMIT, Claimed, LeaseToken, Nothing, Undone, Unit, Want
 from qo.core.message import check_priority
 from qo.server.house import House
@@ -15,7 +15,6 @@ from qo.server.request import EMPTY, Request, Response, reply
 from qo.server.router import ACT, CONSUME, PRODUCE, Route
 from qo.server.routes.v1.messages import read_messages
 from qo.wire.claims import ClaimBody, ClaimReply, WantBody, read_want, write_deliveries
-from qo.wire.messages import write_pushed
 from qo.wire.settling import (
     ExtendBody,
     ExtendReply,
@@ -23,11 +22,14 @@ from qo.wire.settling import (
     SettleReply,
     UnitBody,
     UnitReply,
+    read_commit,
     read_extension,
     read_settlement,
     write_claimed,
+    write_done,
     write_held,
     write_settled,
+    write_undone,
 )
 
 EXTEND_LIMIT = 2000
@@ -156,14 +158,18 @@ async def extend(house: House, request: Request) -> Response:
 async def transact(house: House, request: Request) -> Response:
     body = request.read(_unit)
     house.check_count("settle", body.settle)
+    house.check_count("commit", body.commit)
     house.check_count("push", body.push)
     house.check_count("leases", body.leases)
     if body.push:
         request.allow(PRODUCE, [each.queue for each in body.push if each.queue is not None])
+    if body.commit:
+        request.allow(CONSUME, [each.queue for each in body.commit])
     if body.settle or body.leases:
         await house.check_leases(request, [each.lane for each in body.settle], body.leases)
     unit = Unit(
         settlements=tuple(read_settlement(each) for each in body.settle),
+        commits=tuple(read_commit(each) for each in body.commit),
         pushes=tuple(read_messages(house, request, body.push, None, "push")),
         refuse_duplicates=body.refuse_duplicates,
         leases=tuple(map(LeaseToken, body.leases)),
@@ -172,9 +178,9 @@ async def transact(house: House, request: Request) -> Response:
     house.check_keys(unit.pushes)
     answer = await house.broker.transact(unit)
     if isinstance(answer, Undone):
-        raise RolledBack(answer.reason, item=answer.item)
+        raise write_undone(answer)
     house.streams.settled(unit.settlements, answer.settled)
-    return reply(UnitReply(write_settled(answer.settled), write_pushed(answer.pushed)))
+    return reply(write_done(answer))
 
 
 ROUTES = [
@@ -227,7 +233,7 @@ ROUTES = [
         method="POST",
         path="/v1/units",
         name="transact",
-        summary="Settle and push together, or not at all (409).",
+        summary="Settle, commit by name and push together, or not at all (409).",
         handle=transact,
         scopes=ACT,
         decides=True,

@@ -205,16 +205,19 @@ BEGIN
     END IF;
 END $$;
 
--- How long to rest after the n-th failure.
+-- How long to rest after the n-th failure. `RetryPolicy.rest` is the same in Python: see there for the 600.
 CREATE FUNCTION qo.rest_after(p_rules jsonb, p_failures integer, p_draw double precision) RETURNS interval LANGUAGE plpgsql AS $$
 DECLARE
     v_retry jsonb := p_rules -> 'retry';
     v_jitter double precision := (v_retry ->> 'jitter')::double precision;
-    v_seconds double precision;
+    v_multiplier double precision := (v_retry ->> 'multiplier')::double precision;
+    v_seconds double precision := (v_retry ->> 'delay')::double precision;
+    v_ceiling double precision := (v_retry ->> 'max_delay')::double precision;
 BEGIN
-    -- Beyond a thousand doublings every policy has reached its ceiling; more would overflow.
-    v_seconds := least((v_retry ->> 'delay')::double precision
-                       * least((v_retry ->> 'multiplier')::double precision, 1e3) ^ least(p_failures - 1, 100),
-                       (v_retry ->> 'max_delay')::double precision);
-    RETURN make_interval(secs => v_seconds * (1 - v_jitter + 2 * v_jitter * coalesce(p_draw, random())));
+    IF (p_failures - 1) * ln(v_multiplier) <= 600 THEN
+        v_seconds := v_seconds * v_multiplier ^ (p_failures - 1);
+    ELSIF v_seconds > 0 THEN
+        v_seconds := v_ceiling;
+    END IF;
+    RETURN make_interval(secs => least(v_seconds, v_ceiling) * (1 - v_jitter + 2 * v_jitter * coalesce(p_draw, random())));
 END $$;
