@@ -83,6 +83,11 @@ async def serving(
 NOT_ON_THE_WIRE = frozenset(
     {
         "attend",
+        "delete_record",
+        "due_records",
+        "put_record",
+        "record",
+        "records",
         "watch",
         "tidy",
         "listen",

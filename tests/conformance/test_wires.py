@@ -329,7 +329,7 @@ async def test_a_name_is_found_as_long_as_its_message_exists(here, clock):
     await push_named(here, 1)
     clock.move(hours=3)
     await here.tidy()
-    assert (await here.record(ORDERS, "k", "t0")) is not None
+    assert (await here.named_message(ORDERS, "k", "t0")) is not None
     assert await committed(here, said("t0")) == ["settled"]
 
 
@@ -338,18 +338,18 @@ async def test_a_message_is_read_by_its_name(here, clock):
     await here.create_group([ORDERS], "g", ALL)
     [held, _] = await claim(here, group="g")
     await settle(here, done(held))
-    found = await here.record(ORDERS, "k", "t0")
+    found = await here.named_message(ORDERS, "k", "t0")
     assert (found.payload, found.offset, found.queue, found.key) == (b"0", 0, ORDERS, "k")
     by_group = {each.group: each for each in found.standings}
     assert by_group["g"].passed
     assert by_group["g"].known
     assert not by_group["default"].passed
     assert not by_group["default"].known
-    later = {each.group: each for each in (await here.record(ORDERS, "k", "t1")).standings}
+    later = {each.group: each for each in (await here.named_message(ORDERS, "k", "t1")).standings}
     assert later["g"].lease_expires_at == held.expires_at
-    assert await here.record(ORDERS, "k", "nobody") is None
-    assert await here.record(ORDERS, "nobody", "t0") is None
-    assert await here.record("nobody", "k", "t0") is None
+    assert await here.named_message(ORDERS, "k", "nobody") is None
+    assert await here.named_message(ORDERS, "nobody", "t0") is None
+    assert await here.named_message("nobody", "k", "t0") is None
 
 
 # Commits
@@ -596,7 +596,7 @@ async def test_traces_are_kept_by_message_and_by_name_for_a_week(store, clock):
 async def test_a_queue_goes_with_its_traces_and_names(here, clock):
     await push_named(here, 1)
     await here.delete_queue(ORDERS)
-    assert await here.record(ORDERS, "k", "t0") is None
+    assert await here.named_message(ORDERS, "k", "t0") is None
     again = named("t0")
     assert await here.push([again]) == [Stored(again.id)]
 
@@ -649,6 +649,6 @@ async def test_a_message_whose_lease_ran_out_is_not_passed(here, clock):
     await push_named(here, 1)
     await claim(here)
     clock.move(seconds=31)
-    [standing] = (await here.record(ORDERS, "k", "t0")).standings
+    [standing] = (await here.named_message(ORDERS, "k", "t0")).standings
     assert not standing.passed
     assert standing.lease_expires_at is None

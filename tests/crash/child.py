@@ -18,8 +18,9 @@ import qo
 from qo.broker.broker import Broker
 from qo.client.client import Client
 from qo.core.errors import LeaseLost, RolledBack
-from qo.core.lease import Bury, Complete, Fail, Release
+from qo.core.lease import Bury, Complete, Done, Fail, Release, Unit
 from qo.core.message import id_text
+from qo.core.record import ABSENT, Put
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine, options_of
@@ -27,6 +28,7 @@ from qo.stores.store import Engine
 from tests.crash.history import Recorder, now
 
 QUEUE = "work"
+COUNT, FIRED = ("count", "fired"), "fired"
 LEASE = 0.4
 KEYS = [f"k{number}" for number in range(int(os.environ.get("QO_KEYS", "3")))]
 GIVES_UP = 0.9
@@ -53,6 +55,8 @@ def suicide(point: str, verb: str, count: int):
 
 
 class Load:
+    """`fired` messages are pushed in one unit with a record that counts them: there must be as many as it says."""
+
     def __init__(self, client: Client, history: Recorder, rng: random.Random) -> None:
         self.queue = client.queue(QUEUE)
         self.client = client
@@ -79,6 +83,18 @@ class Load:
             self.announce(new)
             answers = await self.queue.front.push(new)
             self.history.write("pushed", ids=[id_text(each.id) for each in answers])
+            await asyncio.sleep(self.rng.random() * 0.01)
+
+    async def fire(self, store: Engine) -> None:
+        while True:
+            found = await store.record(*COUNT)
+            count, version = (0, ABSENT) if found is None else (int(found.body), found.version)
+            new = self.queue.prepare([qo.Message(FIRED)])
+            self.announce(new)
+            moved = Put(kind=COUNT[0], name=COUNT[1], body=b"%d" % (count + 1), expected=version)
+            answer = await self.queue.front.transact(Unit(pushes=tuple(new), records=(moved,)))
+            if isinstance(answer, Done):
+                self.history.write("pushed", ids=[id_text(each.id) for each in new])
             await asyncio.sleep(self.rng.random() * 0.01)
 
     async def consume(self, *, until_empty: bool = False) -> None:
@@ -150,13 +166,30 @@ async def work(url: str, history: Path, seed: int, crash: list[str]) -> None:
     engine = await opened(url, probe)
     client = Client(Broker(engine))
     load = Load(client, Recorder(history), random.Random(seed))
-    await asyncio.gather(load.produce(), load.produce(), load.consume(), load.consume(), keep_tidy(engine))
+    await asyncio.gather(
+        load.produce(),
+        load.produce(),
+        load.fire(engine),
+        load.fire(engine),
+        load.consume(),
+        load.consume(),
+        keep_tidy(engine),
+    )
 
 
 async def keep_tidy(engine: Engine) -> None:
     while True:
         await engine.tidy()
         await asyncio.sleep(0.02)
+
+
+async def counted(url: str) -> int:
+    engine = await opened(url, None)
+    try:
+        found = await engine.record(*COUNT)
+    finally:
+        await engine.close()
+    return 0 if found is None else int(found.body)
 
 
 async def drain(url: str, history: Path) -> dict[str, str]:
@@ -167,6 +200,8 @@ async def drain(url: str, history: Path) -> dict[str, str]:
         depth = await load.queue.depth()
         assert (depth.ready, depth.retrying, depth.leased, depth.delayed) == (0, 0, 0, 0), depth
         jobs = await load.queue.jobs(limit=1_000_000)
+    count = await counted(url)
+    assert sum(job.payload == f'"{FIRED}"'.encode() for job in jobs) == count, "as many were pushed as the record says"
     return {job.id: str(job.state) for job in jobs}
 
 

@@ -25,14 +25,17 @@ from qo.core.lease import (
     Extended,
     Extension,
     Fail,
+    GroupName,
     LeaseToken,
     Nothing,
+    Obstacle,
     Release,
     Settlement,
     Unit,
     Want,
 )
 from qo.core.message import Dedupe, DedupeScope, MessageId, NewMessage, Stored, id_text, message_ids
+from qo.core.record import ABSENT, Delete, Put, RecordChange
 from qo.core.retry import RetryPolicy
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
@@ -369,11 +372,51 @@ class EngineAgainstModel(RuleBasedStateMachine):
     def transact(self, data, drawn, queue, refuse) -> None:
         self.tick("transact")
         items = self.draw_settlements(data, most=2)
-        unit = Unit(settlements=items, pushes=self.build(queue, drawn[:2]), refuse_duplicates=refuse)
+        changes = self.draw_changes(data) if data.draw(st.booleans()) else ()
+        gone = (GroupName(queue, "other"),) if data.draw(st.sampled_from([False] * 9 + [True])) else ()
+        pushes = self.build(queue, drawn[:2])
+        unit = Unit(settlements=items, pushes=pushes, refuse_duplicates=refuse, records=changes, removed_groups=gone)
         [answer] = self.do(self.engine.transact([unit]))
         done = self.model.transact(unit, self.lane_numbers, copy.deepcopy(self.model))
         assert isinstance(answer, Done) == done, answer
         seen["transact done" if done else "transact rolled back"] += 1
+
+    def draw_changes(self, data) -> tuple[RecordChange, ...]:
+        """Changes of records that expect what is there, most of the time."""
+        return tuple(self.draw_change(data) for _ in range(data.draw(st.sampled_from([1, 1, 2]))))
+
+    def draw_change(self, data) -> RecordChange:
+        kind, name = data.draw(st.sampled_from(KINDS)), data.draw(st.sampled_from(["x", "y"]))
+        version = self.model.kept[kind, name][0] if (kind, name) in self.model.kept else ABSENT
+        expected = data.draw(st.sampled_from([None, version, version, version, ABSENT, version + 1]))
+        if data.draw(st.sampled_from([False, False, True])):
+            return Delete(kind=kind, name=name, expected=expected)
+        seconds = data.draw(st.sampled_from([None, 0, 5, 40]))
+        due = None if seconds is None else self.clock.now() + timedelta(seconds=seconds)
+        return Put(kind=kind, name=name, body=b"%d" % self.tokens, due_at=due, expected=expected)
+
+    @rule(data=st.data())
+    def change_records(self, data) -> None:
+        self.tick("change records")
+        unit = Unit(records=self.draw_changes(data))
+        [answer] = self.do(self.engine.transact([unit]))
+        expected = copy.deepcopy(self.model).change_kept(unit.records)
+        if isinstance(answer, Done):
+            assert list(answer.versions) == expected
+            self.model.change_kept(unit.records)
+            seen["records changed"] += 1
+        else:
+            assert expected is None
+            assert answer.obstacle is Obstacle.RECORD
+            seen["records not as expected"] += 1
+
+    def look_at_records(self) -> None:
+        for kind in KINDS:
+            found = self.do(self.engine.records(kind, "", 100))
+            assert [(each.name, each.version, each.due_at, each.body) for each in found] == self.model.kept_of(kind)
+            due = self.do(self.engine.due_records(kind, 100))
+            assert ([each.name for each in due.records], due.next_at) == self.model.due_kept(kind)
+            seen["record due"] += len(due.records)
 
     @precondition(lambda self: self.receipts)
     @rule(data=st.data())
@@ -516,6 +559,7 @@ class EngineAgainstModel(RuleBasedStateMachine):
     def look(self) -> None:
         """Depths and states agree, once time has been let in."""
         self.tick("look")
+        self.look_at_records()
         for name, queue in self.model.queues.items():
             if queue.paused:
                 continue

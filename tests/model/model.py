@@ -9,11 +9,13 @@ types of its messages.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from qo.core.lease import Answer, Bury, Complete, Fail, Release, Report, Settlement, Unit, Verdict, Want
 from qo.core.message import DedupeScope, NewMessage
+from qo.core.record import Put, RecordChange
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SETTLEMENTS_KEPT = timedelta(minutes=10)
 NONCES_KEPT = timedelta(hours=1)
 
@@ -105,6 +107,7 @@ class Model:
         self.dedupe: dict[tuple[str, str, str], tuple[bytes, datetime | None]] = {}
         self.dead: dict[tuple[str, str], list[tuple[bytes, Stored, str | None]]] = {}
         self.nonces: dict[str, tuple[datetime, list[tuple[str, bytes]]]] = {}
+        self.kept: dict[tuple[str, str], tuple[int, datetime | None, bytes]] = {}
 
     # Time
 
@@ -572,6 +575,10 @@ class Model:
     def transact(self, unit: Unit, lanes: dict[int, int], copy: Model) -> bool:
         """Whether the unit can be done; `copy` is tried first, so that nothing happens here if it cannot."""
         for target in (copy, self):
+            if target.change_kept(unit.records) is None:
+                return False
+            for gone in unit.removed_groups:
+                target.delete_group(gone.queue, gone.group)
             answers = target.settle(unit.settlements, lanes)
             if any(answer not in (Answer.SETTLED, Answer.GIVEN_BACK) for answer, _ in answers):
                 return False
@@ -579,6 +586,34 @@ class Model:
             if unit.refuse_duplicates and any(answer == "duplicate" for answer, _ in pushed):
                 return False
         return True
+
+    # Records, which the model calls kept: its own records are another thing
+
+    def change_kept(self, changes: tuple[RecordChange, ...]) -> list[int] | None:
+        """The versions that were written or removed; None: one was not as expected."""
+        versions = []
+        for change in changes:
+            place = change.kind, change.name
+            version = self.kept[place][0] if place in self.kept else 0
+            if change.expected not in (None, version):
+                return None
+            if isinstance(change, Put):
+                version = version + 1 if version else int((self.now - EPOCH) / timedelta(microseconds=1))
+                self.kept[place] = version, change.due_at, change.body
+            else:
+                self.kept.pop(place, None)
+            versions.append(version)
+        return versions
+
+    def kept_of(self, kind: str) -> list[tuple[str, int, datetime | None, bytes]]:
+        """By name."""
+        return sorted((name, *self.kept[which, name]) for which, name in self.kept if which == kind)
+
+    def due_kept(self, kind: str) -> tuple[list[str], datetime | None]:
+        """The names of those that are due, and when the next one will be."""
+        dues = sorted((due, name) for name, _, due, _ in self.kept_of(kind) if due is not None)
+        later = [due for due, _ in dues if due > self.now]
+        return [name for due, name in dues if due <= self.now], min(later, default=None)
 
     # Arranging
 

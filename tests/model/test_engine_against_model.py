@@ -38,6 +38,7 @@ MUST_BE_SEEN = (
     + ["extend held", "extend lost", "extend told of a cancel", "transact done", "transact rolled back"]
     + [f"cancel {answer}" for answer in ("canceled", "requested", "finished", "not_found")]
     + ["create group True", "create group False", "delete group True", "delete group False"]
+    + ["records changed", "records not as expected", "record due"]
     + ["dead letter retried keyed", "dead letter retried open"]
     + [f"job {state}" for state in ("None", "queued", "assigned", "succeeded", "failed", "canceled")]
     + [f"rule {rule}" for rule in ("push again", "pass time", "look", "pause", "seek", "purge", "tidy", "restart")]

@@ -22,7 +22,6 @@ from qo.stores.postgres import schema
 from qo.stores.postgres.address import Address, read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.postgres.migrating import migrate
-from qo.stores.postgres.pool import Pool
 from tests.conformance.saying import answers, claim, done, message
 from tests.postgres import QUICK, Server, new_schema
 
@@ -306,24 +305,23 @@ async def test_a_dry_run_changes_nothing(server, url):
     assert await migrate(address, dry_run=False) == []
 
 
-async def test_a_schema_of_an_earlier_version_is_brought_forward(server, url):
+async def test_a_schema_of_an_earlier_version_is_brought_forward(server, url, monkeypatch):
     address = read_address(url)
-    pool = Pool(address)
-    first, *_ = schema.migrations()
-
-    async def begin(connection, _):
-        await connection.execute("SET check_function_bodies = off")  # today's functions, before their tables
-        await schema.bring_forward(connection, address.schema, [first])
-
-    await pool.call(begin)
-    await pool.close()
+    await migrate(address, dry_run=False)
+    server.psql(
+        f"INSERT INTO {address.schema}.queues (name, namespace, task, rules, created_at) "
+        "VALUES ('old', 'old', 'old', '{}', now())"
+    )
+    next_one = schema.Migration(2, "0002_more.sql", "CREATE TABLE qo.more (a text)")
+    known = [*schema.migrations(), next_one]
+    monkeypatch.setattr(schema, "migrations", lambda: known)
     engine = await PostgresEngine.open(address)
     try:
         await engine.push([message()])
         [held] = await claim(engine)
         assert await answers(engine, done(held)) == ["settled"]
-        assert await engine.tokens() == []
-        assert server.psql(f"SELECT count(*) FROM {address.schema}.jobs") == "1"
+        assert server.psql(f"SELECT count(*) FROM {address.schema}.more") == "0"
+        assert server.psql(f"SELECT rules ->> 'max_lost' FROM {address.schema}.queues WHERE name = 'old'") == "5"
     finally:
         await engine.close()
 

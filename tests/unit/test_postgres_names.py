@@ -76,7 +76,7 @@ async def test_a_commit_whose_answer_is_lost_is_made_once(engine, losing):
     losing()
     [answer] = await engine.commit([said("x", Fail("no"))])
     assert (answer.answer, answer.verdict) == (CommitAnswer.SETTLED, Verdict.RETRYING)
-    [standing] = (await engine.record("q", "k", "x")).standings
+    [standing] = (await engine.named_message("q", "k", "x")).standings
     assert standing.attempts == 1
     await engine.commit([said("x")])
     [held] = await claim(engine, "q")

@@ -26,7 +26,7 @@ from tests.conformance.test_workers import beat
 from tests.postgres import Server, new_schema
 
 ROLES = ("producer", "worker", "server", "reader")
-SECRET_TABLES = ("sealing_keys", "tokens", "nonces")
+SECRET_TABLES = ("sealing_keys", "records", "nonces")
 
 
 class Installation:
@@ -82,12 +82,12 @@ async def test_a_producer_pushes_and_sees_nothing(installation):
             store.purge(ORDERS),
             store.list_jobs(ORDERS, None, None, 10),
             store.dead(ORDERS, None, None, 10),
-            store.tokens(),
+            store.records("token", "", 10),
         ):
             with pytest.raises(Forbidden, match="does not permit"):
                 await refused
     await installation.say("producer", "SELECT qo.push('orders', '{\"from\": \"SQL\"}', key => 'k')")
-    for table in ("messages", "intake", "dead_letters", "jobs", "tokens"):
+    for table in ("messages", "intake", "dead_letters", "jobs", "records"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await installation.say("producer", f"SELECT * FROM qo.{table}")
     async with installation.opened("owner") as owner:
@@ -124,12 +124,12 @@ async def test_a_worker_claims_settles_and_is_known(installation):
             store.purge(ORDERS),
             store.delete_queue(ORDERS),
             store.list_jobs(ORDERS, None, None, 10),
-            store.tokens(),
+            store.records("token", "", 10),
         ):
             with pytest.raises(Forbidden, match="does not permit"):
                 await refused
         await broker.close()
-    for statement in ("DELETE FROM qo.messages", "UPDATE qo.queues SET paused = true", "SELECT * FROM qo.tokens"):
+    for statement in ("DELETE FROM qo.messages", "UPDATE qo.queues SET paused = true", "SELECT * FROM qo.records"):
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await installation.say("worker", statement)
 
@@ -200,7 +200,7 @@ async def test_a_reader_looks_and_neither_acts_nor_sees_secrets(installation):
         assert b"secret" not in hidden.payload
         assert (await store.health()).problems == ()
         assert await store.workers() == []
-        for refused in (store.push(messages(1)), claim(store), store.purge(ORDERS), store.tokens()):
+        for refused in (store.push(messages(1)), claim(store), store.purge(ORDERS), store.records("token", "", 10)):
             with pytest.raises(Forbidden, match="does not permit"):
                 await refused
     rows = await installation.say("reader", "SELECT state, count(*) FROM qo.jobs GROUP BY state")

@@ -24,6 +24,7 @@ from qo.core.lease import (
     Done,
     Extended,
     Extension,
+    GroupName,
     Lost,
     Nothing,
     Settled,
@@ -35,6 +36,7 @@ from qo.core.lease import (
 from qo.core.message import Duplicate, NewMessage, Refused, Stored
 from qo.core.outcome import DeadLetter, Depth, Event, GroupInfo, Health, Job, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings
+from qo.core.record import Delete
 from qo.core.retry import MOST_ATTEMPTS
 from qo.core.scaling import Demand
 from qo.core.worker import Beat, WaitingKind, WorkerInfo
@@ -60,6 +62,9 @@ OF_FIELD: dict[str, st.SearchStrategy[Any]] = {
     "digest": st.just(b""),
     "sealed_since": st.none(),
     "nonce": st.none(),
+    "records": st.just(()),
+    "removed_groups": st.just(()),
+    "versions": st.just(()),
     "limit": st.integers(1, MOST_ATTEMPTS),
     "scopes": st.lists(st.sampled_from(Scope), min_size=1, max_size=4, unique=True).map(tuple),
 }
@@ -210,6 +215,12 @@ def test_an_error_is_the_same_on_the_other_side(kind):
     assert type(found) is kind
     assert str(found) == str(error)
     assert vars(found) == vars(error)
+
+
+def test_records_are_not_on_the_wire():
+    for unit in (Unit(records=(Delete(kind="k", name="n"),)), Unit(removed_groups=(GroupName("q", "g"),))):
+        with pytest.raises(Invalid, match="records"):
+            settling.write_unit(unit)
 
 
 @pytest.mark.parametrize("write", [messages.write_message, claims.write_want])

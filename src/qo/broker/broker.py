@@ -18,6 +18,7 @@ from qo.broker.push import Pushes
 from qo.broker.results import Results
 from qo.broker.settle import SettleAnswer, Settles
 from qo.broker.timers import Housekeeping, Poller, Vigil
+from qo.broker.tokens import TokenRecords
 from qo.core.errors import Closed
 from qo.core.lease import (
     Claimed,
@@ -71,6 +72,7 @@ class Broker:
         self._housekeeping = Housekeeping(store, self._clock, times)
         self._poller = Poller(store, self._clock, polling or PollingStrategy(), self._someone_waits, self._others_wrote)
         self._vigil = Vigil(store, self._clock, self._someone_waits)
+        self._tokens = TokenRecords(store)
         self._closed = False
         self._show_waiting()
         store.listen(self._heard)
@@ -82,7 +84,7 @@ class Broker:
 
     @property
     def access(self) -> Access:
-        return self._store
+        return self._tokens
 
     @property
     def workers(self) -> Workers:

@@ -14,11 +14,12 @@ from typing import NewType
 
 import msgspec
 
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, TooLarge
 from qo.core.lane import Filter, LaneId, Start
 from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.names import DEFAULT_GROUP, checked_key, checked_name
 from qo.core.queue import QueueSettings
+from qo.core.record import CHANGES_LIMIT, RecordChange
 from qo.core.retry import MOST_ATTEMPTS
 
 LeaseToken = NewType("LeaseToken", str)
@@ -287,12 +288,25 @@ class Committed(msgspec.Struct, frozen=True, gc=False):
     stale: bool = False
 
 
-class Unit(msgspec.Struct, frozen=True, kw_only=True):
-    """Settles, commits and pushes that happen together or not at all.
+class GroupName(msgspec.Struct, frozen=True):
+    """A group of a queue; not the default one."""
 
-    Any settlement or commit that is not taken rolls the unit back; so does a refused
-    push, and a duplicate one if `refuse_duplicates`, and one of `leases` that is over. A nonce makes the unit safe to
-    repeat: the second time the first answer is given.
+    queue: str
+    group: str
+
+    def __post_init__(self) -> None:
+        checked_name("queue", self.queue)
+        checked_name("group", self.group)
+        if self.group == DEFAULT_GROUP:
+            raise Invalid("group", "the default group cannot be deleted")
+
+
+class Unit(msgspec.Struct, frozen=True, kw_only=True):
+    """Settles, commits, pushes, changes of records and removals of groups that happen together or not at all.
+
+    Any settlement or commit that is not taken rolls the unit back; so does a refused push, and a duplicate one if
+    `refuse_duplicates`, one of `leases` that is over, and a record that is not as expected. Records are changed first,
+    then groups are removed. A nonce makes the unit safe to repeat: the second time the first answer is given.
     """
 
     settlements: tuple[Settlement, ...] = ()
@@ -300,7 +314,13 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     pushes: tuple[NewMessage, ...] = ()
     refuse_duplicates: bool = False
     leases: tuple[LeaseToken, ...] = ()
+    records: tuple[RecordChange, ...] = ()
+    removed_groups: tuple[GroupName, ...] = ()
     nonce: str | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.records) > CHANGES_LIMIT:
+            raise TooLarge("records", f"a unit changes at most {CHANGES_LIMIT}, not {len(self.records)}")
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -309,6 +329,8 @@ class Done(msgspec.Struct, frozen=True):
     settled: tuple[Settled, ...]
     pushed: tuple[Pushed, ...]
     committed: tuple[Committed, ...] = ()
+    versions: tuple[int, ...] = ()
+    """Of each record, the version that was written, or the one that was removed; 0: there was none."""
 
 
 class Obstacle(StrEnum):
@@ -320,6 +342,7 @@ class Obstacle(StrEnum):
     PUSH = "push"
     DUPLICATE = "duplicate"
     FULL = "full"
+    RECORD = "record"
 
 
 class Undone(msgspec.Struct, frozen=True):

@@ -107,7 +107,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     lease_expires_at: datetime | None = None
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class NamedMessage(msgspec.Struct, frozen=True, kw_only=True):
     """A message of a keyed lane as it is stored, and how far each group is with it."""
 
     id: str

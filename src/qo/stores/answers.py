@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from qo.core.errors import Conflict, Invalid, TooLarge
+from qo.core.errors import AlreadyExists, Conflict, Invalid, TooLarge
 from qo.core.lease import Answer, CommitAnswer, Committed, Complete, Done, Obstacle, Settled, Undone, Unit, Verdict
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, id_text, is_same_message
+from qo.core.record import ABSENT, Delete, Put, RecordChange, why_not
 
 T = TypeVar("T")
 
@@ -33,6 +34,7 @@ class Remembered(msgspec.Struct):
     pushed: list[tuple[str, bool]]
     settled: list[tuple[Answer, Verdict | None, bool]] = []
     committed: list[tuple[CommitAnswer, Verdict | None, bool, bool]] = []
+    versions: tuple[int, ...] = ()
 
 
 def batch_of(messages: Sequence[NewMessage]) -> str:
@@ -43,7 +45,7 @@ def batch_of(messages: Sequence[NewMessage]) -> str:
 def unit_of(unit: Unit) -> str:
     settled = [(each.token, each.lane, each.offset, type(each.report).__name__) for each in unit.settlements]
     committed = [(each.queue, each.key, each.group, each.name, each.token, each.report) for each in unit.commits]
-    said = repr(settled) + repr(committed) if committed else repr(settled)
+    said = repr((settled, committed, unit.records, unit.removed_groups))
     return _digest("unit", said.encode(), *_contents(unit.pushes))
 
 
@@ -88,14 +90,14 @@ def batch_again(messages: Sequence[NewMessage], text: str) -> list[Pushed]:
 def kept_unit(unit: Unit, done: Done) -> str:
     settled = [(each.answer, each.verdict, each.lease_ended) for each in done.settled]
     committed = [(each.answer, each.verdict, each.lease_ended, each.stale) for each in done.committed]
-    return kept(unit_of(unit), Remembered(_pushed(done.pushed), settled, committed))
+    return kept(unit_of(unit), Remembered(_pushed(done.pushed), settled, committed, done.versions))
 
 
 def unit_again(unit: Unit, text: str) -> Done:
     remembered = again(text, unit_of(unit), Remembered)
     settled = tuple(Settled(*each) for each in remembered.settled)
     committed = tuple(Committed(*each) for each in remembered.committed)
-    return Done(settled, tuple(_answer(each) for each in remembered.pushed), committed)
+    return Done(settled, tuple(_answer(each) for each in remembered.pushed), committed, remembered.versions)
 
 
 def _pushed(answers: Sequence[Pushed]) -> list[tuple[str, bool]]:
@@ -146,6 +148,12 @@ def check_settled(settled: Sequence[Settled]) -> None:
             raise InTheWay(f"settlement answered '{answer.answer}'", number, Obstacle.SETTLEMENT)
 
 
+def check_record(change: RecordChange, number: int, found: int, version: int | None) -> int:
+    if version is None:
+        raise InTheWay(why_not(change, found), number, Obstacle.RECORD)
+    return version
+
+
 def check_leases(unit: Unit, live: Collection[str]) -> None:
     for number, token in enumerate(unit.leases):
         if token not in live:
@@ -166,3 +174,23 @@ def check_pushed(unit: Unit, pushed: Sequence[Pushed]) -> None:
             raise InTheWay(str(each.error), number, Obstacle.PUSH)
         if isinstance(each, Duplicate) and unit.refuse_duplicates:
             raise InTheWay(f"push is a duplicate of {id_text(each.id)}", number, Obstacle.DUPLICATE)
+
+
+class Transacts(Protocol):
+    async def transact(self, units: Sequence[Unit]) -> Sequence[Done | Undone]: ...
+
+
+async def change_alone(store: Transacts, change: RecordChange, nonce: str | None) -> int:
+    """A unit of one record; its new version. If it is not as expected: `Conflict`, or `AlreadyExists`."""
+    [answer] = await store.transact([Unit(records=(change,), nonce=nonce)])
+    if isinstance(answer, Done):
+        return answer.versions[0]
+    raise (AlreadyExists if isinstance(change, Put) and change.expected == ABSENT else Conflict)(answer.reason)
+
+
+async def delete_alone(store: Transacts, delete: Delete, nonce: str | None) -> bool:
+    """Whether there was one."""
+    [answer] = await store.transact([Unit(records=(delete,), nonce=nonce)])
+    if isinstance(answer, Done):
+        return answer.versions[0] != ABSENT
+    raise Conflict(answer.reason)

@@ -46,11 +46,12 @@ from qo.core.outcome import (
     Job,
     JobState,
     LaneInfo,
+    NamedMessage,
     QueueInfo,
-    Record,
     Trace,
 )
 from qo.core.queue import QueueSettings
+from qo.core.record import Due, Put, Record
 from qo.core.scaling import Demand
 from qo.core.worker import Beat, WaitingKind, WorkerInfo
 
@@ -59,13 +60,15 @@ class Hint(msgspec.Struct, frozen=True):
     """Asking may be worth it now. Carries no truth: losing one costs time, never a message.
 
     `queues` None means any queue. `finished` names watched messages that ended.
+    `records` are the kinds of records of which some changed; None: any.
     """
 
     queues: frozenset[str] | None = frozenset()
     finished: frozenset[MessageId] = frozenset()
+    records: frozenset[str] | None = frozenset()
 
 
-EVERYTHING = Hint(None)
+EVERYTHING = Hint(None, records=None)
 
 TRACES_LIMIT = 1000
 """How many traces of one message are listed."""
@@ -234,7 +237,7 @@ class Wires(Protocol):
         """Change settings by what they are (None: the queue is new), in one commit."""
         ...
 
-    async def record(self, queue: str, key: str, name: str) -> Record | None:
+    async def named_message(self, queue: str, key: str, name: str) -> NamedMessage | None:
         """A message by its name in a keyed lane."""
         ...
 
@@ -266,6 +269,30 @@ class Wires(Protocol):
 
     async def trace_names(self, limit: int, offset: int) -> tuple[Sequence[tuple[str, int]], int]:
         """Names, with how many traces each has; and how many names there are in all."""
+        ...
+
+
+class Records(Protocol):
+    """What is arranged rather than moved: values under names, each of a kind. Units change them, too."""
+
+    async def record(self, kind: str, name: str) -> Record | None: ...
+
+    async def records(self, kind: str, after: str, limit: int) -> Sequence[Record]:
+        """By name."""
+        ...
+
+    async def put_record(self, put: Put, *, nonce: str | None = None) -> int:
+        """Write one; its new version. Raises `AlreadyExists` or `Conflict` if it is not as expected."""
+        ...
+
+    async def delete_record(
+        self, kind: str, name: str, expected: int | None = None, *, nonce: str | None = None
+    ) -> bool:
+        """Remove one. Whether there was one."""
+        ...
+
+    async def due_records(self, kind: str, limit: int) -> Due:
+        """Those that are due by the store's clock, and when the next one will be."""
         ...
 
 
@@ -349,5 +376,5 @@ class Inspect(Protocol):
         ...
 
 
-class Engine(Store, Admin, Access, Workers, Inspect, Wires, Protocol):
+class Engine(Store, Admin, Records, Workers, Inspect, Wires, Protocol):
     """Everything that a place to keep messages can do."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from qo.core.durations import duration
-from qo.core.errors import RolledBack
+from qo.core.errors import Invalid, RolledBack
 from qo.core.lane import LaneId
 from qo.core.lease import (
     Answer,
@@ -252,7 +252,11 @@ def write_committed(answers: Sequence[Committed]) -> list[CommittedBody]:
 
 
 def write_unit(unit: Unit) -> UnitBody:
-    """All of it but the nonce, which is a header of the request."""
+    """All of it but the nonce, which is a header of the request. Records are not on the wire: what they keep has
+    operations of its own.
+    """
+    if unit.records or unit.removed_groups:
+        raise Invalid("records", "cannot be sent to a server; use the operations of what they keep")
     return UnitBody(
         settle=[write_settlement(each) for each in unit.settlements],
         commit=[write_commit(each) for each in unit.commits],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from qo.core.lane import LaneId
 from qo.core.lease import Commit, Committed, LeaseToken, Settlement
 from qo.core.message import TRANSACTION, id_text
-from qo.core.outcome import Record, Standing
+from qo.core.outcome import NamedMessage, Standing
 from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.settle import answers_from, columns_of
@@ -156,7 +156,7 @@ def _columns(commits: Sequence[Commit]) -> tuple[list[Any], ...]:
     )
 
 
-async def record(engine: PostgresEngine, queue: str, key: str, name: str) -> Record | None:
+async def named_message(engine: PostgresEngine, queue: str, key: str, name: str) -> NamedMessage | None:
     """A message by its name in a lane, and how far each group is with it."""
 
     async def read(connection: Connection, _: bool) -> tuple[Any, list[Any]] | None:
@@ -172,7 +172,7 @@ async def record(engine: PostgresEngine, queue: str, key: str, name: str) -> Rec
     await engine.keys.learn(engine, [row["headers"]])
     stored = Stored(queue, key, None, row["payload"], json.loads(row["headers"]) if row["headers"] else {})
     payload, headers = shown(engine.keys.to_open, stored)
-    return Record(
+    return NamedMessage(
         id=id_text(row["id"]),
         queue=queue,
         key=key,

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
-from qo.core.access import Token
 from qo.core.errors import Incompatible
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
@@ -37,20 +36,21 @@ from qo.core.outcome import (
     Job,
     JobState,
     LaneInfo,
+    NamedMessage,
     QueueInfo,
-    Record,
     Trace,
 )
 from qo.core.queue import QueueSettings
+from qo.core.record import ABSENT, Delete, Due, Put, Record, RecordChange, checked_limit
 from qo.core.scaling import Demand
 from qo.core.worker import Beat, WaitingKind, WorkerInfo
-from qo.stores.answers import arrangement_of
-from qo.stores.postgres import arrange, inspect, schema, tokens, traces, workers
+from qo.stores.answers import arrangement_of, change_alone, delete_alone
+from qo.stores.postgres import arrange, inspect, records, schema, traces, workers
 from qo.stores.postgres.address import Address
 from qo.stores.postgres.afterwards import Afterwards
 from qo.stores.postgres.arrange import once
 from qo.stores.postgres.claim import claim
-from qo.stores.postgres.commit import commit, record
+from qo.stores.postgres.commit import commit, named_message
 from qo.stores.postgres.extend import extend
 from qo.stores.postgres.keys import Keys
 from qo.stores.postgres.listener import Listener
@@ -193,6 +193,7 @@ class PostgresEngine:
             if isinstance(answer, Done):
                 self.afterwards.ended(each.lane for each in unit.settlements)
                 self._committed(unit.commits, answer.committed)
+                self._changed(unit.records, answer.versions)
         return answers
 
     async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
@@ -204,6 +205,11 @@ class PostgresEngine:
         ended = {each.queue for each, answer in zip(commits, answers, strict=True) if answer.lease_ended}
         if ended:
             self.afterwards.may_have_work(ended)
+
+    def _changed(self, changes: Sequence[RecordChange], versions: Sequence[int]) -> None:
+        kinds = {each.kind for each, version in zip(changes, versions, strict=True) if version != ABSENT}
+        if kinds:
+            self._heard(Hint(records=frozenset(kinds)))
 
     async def tidy(self) -> datetime | None:
         more_lanes = await self.value("tidy", self.sql.tidy_lanes, TIDY_LANES, TIDY_ROWS, self.now)
@@ -305,8 +311,8 @@ class PostgresEngine:
         await arrange.reconfigure(self, queue, change)
         return await inspect.queue(self, queue)
 
-    async def record(self, queue: str, key: str, name: str) -> Record | None:
-        return await record(self, queue, key, name)
+    async def named_message(self, queue: str, key: str, name: str) -> NamedMessage | None:
+        return await named_message(self, queue, key, name)
 
     async def letters(self, wanted: LettersWanted) -> tuple[Sequence[DeadLetter], int]:
         return await inspect.letters(self, wanted)
@@ -329,19 +335,24 @@ class PostgresEngine:
     async def trace_names(self, limit: int, offset: int) -> tuple[Sequence[tuple[str, int]], int]:
         return await traces.names(self, limit, offset)
 
-    # Who may come in
+    # Records
 
-    async def add_token(self, token: Token, lasts: timedelta | None = None) -> None:
-        await tokens.add(self, token.lasting(lasts, self.store_now()))
+    async def record(self, kind: str, name: str) -> Record | None:
+        return await records.find(self, kind, name)
 
-    async def token(self, id: str) -> Token | None:
-        return await tokens.find(self, id)
+    async def records(self, kind: str, after: str, limit: int) -> Sequence[Record]:
+        return await records.list_all(self, kind, after, checked_limit(limit))
 
-    async def tokens(self) -> Sequence[Token]:
-        return await tokens.every(self)
+    async def put_record(self, put: Put, *, nonce: str | None = None) -> int:
+        return await change_alone(self, put, nonce)
 
-    async def remove_token(self, id: str) -> bool:
-        return await tokens.remove(self, id)
+    async def delete_record(
+        self, kind: str, name: str, expected: int | None = None, *, nonce: str | None = None
+    ) -> bool:
+        return await delete_alone(self, Delete(kind=kind, name=name, expected=expected), nonce)
+
+    async def due_records(self, kind: str, limit: int) -> Due:
+        return await records.due(self, kind, checked_limit(limit))
 
     # Who works
 

@@ -169,6 +169,8 @@ class Listener:
         elif isinstance(said, dict) and "finished" in said:
             ids = frozenset(MessageId(bytes.fromhex(str(id).replace("-", ""))) for id in said["finished"] or ())
             self._heard(Hint(frozenset(), ids))
+        elif isinstance(said, dict) and "records" in said:
+            self._heard(Hint(records=frozenset(map(str, said["records"]))))
         elif isinstance(said, dict) and "probe" in said:
             if said["probe"] in self._probes:
                 self._probes[said["probe"]].set()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
 import msgspec
 
-from qo.core.errors import QueueFull
+from qo.core.errors import NotFound, QueueFull
 from qo.core.lease import Done, Obstacle, Settled, Undone, Unit
 from qo.core.message import Pushed
 from qo.stores.answers import (
@@ -20,9 +21,11 @@ from qo.stores.answers import (
     kept_unit,
     unit_again,
 )
+from qo.stores.postgres.arrange import delete_group
 from qo.stores.postgres.commit import commit_on, resolved
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.push import Lane, create_queues, dedupe_text, lane_of, push_on
+from qo.stores.postgres.records import change_on
 from qo.stores.postgres.settle import answers_from, columns_of
 
 if TYPE_CHECKING:
@@ -62,6 +65,10 @@ async def _once(engine: PostgresEngine, connection: Connection, unit: Unit) -> D
 
 
 async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Done:
+    versions = await change_on(engine, connection, unit.records) if unit.records else []
+    for each in unit.removed_groups:
+        with contextlib.suppress(NotFound):
+            await delete_group(engine.on(connection), each.queue, each.group)
     await _lock(engine, connection, unit)
     if unit.leases:
         live = await connection.fetch(engine.sql.live_leases, list(unit.leases), engine.now)
@@ -78,7 +85,7 @@ async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Don
     if unit.pushes:
         pushed, _ = await push_on(engine, connection, unit.pushes, again=False)
     check_pushed(unit, pushed)
-    done = Done(tuple(settled), tuple(pushed), tuple(committed))
+    done = Done(tuple(settled), tuple(pushed), tuple(committed), tuple(versions))
     if unit.nonce is not None:
         await connection.execute(engine.sql.keep_nonce, unit.nonce, engine.now, kept_unit(unit, done))
     return done

@@ -15,7 +15,7 @@ from uuid import UUID
 from qo.core.lane import LaneId
 from qo.core.lease import Commit, Committed, LeaseToken, Settlement
 from qo.core.message import TRANSACTION, MessageId, id_text
-from qo.core.outcome import Record, Standing
+from qo.core.outcome import NamedMessage, Standing
 from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
 from qo.stores.sealing import Stored, shown
 from qo.stores.sqlite.advance import lapse_whole
@@ -206,7 +206,7 @@ def _seized(tx: Transaction, cursor: Cursor, held: LeaseRow | None, offset: int)
     return token
 
 
-def record(tx: Transaction, queue_name: str, key: str, name: str) -> Record | None:
+def named_message(tx: Transaction, queue_name: str, key: str, name: str) -> NamedMessage | None:
     """A message by its name in a lane, and how far each group is with it."""
     queue = tx.queue(queue_name)
     lane = None if queue is None else find_lane(tx, queue, LaneName(key, None, None))
@@ -231,7 +231,7 @@ def record(tx: Transaction, queue_name: str, key: str, name: str) -> Record | No
                 lease_expires_at=maybe_moment(expires_at) if held else None,
             )
         )
-    return Record(
+    return NamedMessage(
         id=id_text(id),
         queue=queue_name,
         key=key,

@@ -10,14 +10,13 @@ import secrets
 import time
 import urllib.parse
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import apsw
 
-from qo.core.access import Token
 from qo.core.errors import Forbidden, Incompatible, Unavailable
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
@@ -47,18 +46,19 @@ from qo.core.outcome import (
     Job,
     JobState,
     LaneInfo,
+    NamedMessage,
     QueueInfo,
-    Record,
     Trace,
 )
 from qo.core.queue import QueueSettings
+from qo.core.record import Delete, Due, Put, Record, checked_limit
 from qo.core.scaling import Demand
 from qo.core.worker import Beat, WaitingKind, WorkerInfo
-from qo.stores.answers import arrangement_of
+from qo.stores.answers import arrangement_of, change_alone, delete_alone
 from qo.stores.sealing import SealingKey
-from qo.stores.sqlite import cancel, dead, groups, inspect, queues, schema, tokens, traces, workers
+from qo.stores.sqlite import cancel, dead, groups, inspect, queues, records, schema, traces, workers
 from qo.stores.sqlite.claim import claim, claim_on
-from qo.stores.sqlite.commit import commit, record
+from qo.stores.sqlite.commit import commit, named_message
 from qo.stores.sqlite.demand import demand
 from qo.stores.sqlite.ears import MEMORY, Ear, ears_of
 from qo.stores.sqlite.extend import extend
@@ -292,8 +292,8 @@ class SqliteEngine:
 
         return await self._writer.do("arrange", do)
 
-    async def record(self, queue: str, key: str, name: str) -> Record | None:
-        return await self._reader.do("record", lambda tx: record(tx, queue, key, name))
+    async def named_message(self, queue: str, key: str, name: str) -> NamedMessage | None:
+        return await self._reader.do("named_message", lambda tx: named_message(tx, queue, key, name))
 
     async def letters(self, wanted: LettersWanted) -> tuple[Sequence[DeadLetter], int]:
         return await self._reader.do("letters", lambda tx: inspect.letters(tx, wanted))
@@ -316,20 +316,26 @@ class SqliteEngine:
     async def trace_names(self, limit: int, offset: int) -> tuple[Sequence[tuple[str, int]], int]:
         return await self._reader.do("trace_names", lambda tx: traces.names(tx, limit, offset))
 
-    # Who may come in
+    # Records
 
-    async def add_token(self, token: Token, lasts: timedelta | None = None) -> None:
-        kept = token.lasting(lasts, self.store_now())
-        await self._writer.do("add_token", lambda tx: tokens.add(tx, kept))
+    async def record(self, kind: str, name: str) -> Record | None:
+        return await self._reader.do("record", lambda tx: records.find(tx, kind, name))
 
-    async def token(self, id: str) -> Token | None:
-        return await self._reader.do("token", lambda tx: tokens.find(tx, id))
+    async def records(self, kind: str, after: str, limit: int) -> Sequence[Record]:
+        checked_limit(limit)
+        return await self._reader.do("records", lambda tx: records.list_all(tx, kind, after, limit))
 
-    async def tokens(self) -> Sequence[Token]:
-        return await self._reader.do("tokens", tokens.every)
+    async def put_record(self, put: Put, *, nonce: str | None = None) -> int:
+        return await change_alone(self, put, nonce)
 
-    async def remove_token(self, id: str) -> bool:
-        return await self._writer.do("remove_token", lambda tx: tokens.remove(tx, id))
+    async def delete_record(
+        self, kind: str, name: str, expected: int | None = None, *, nonce: str | None = None
+    ) -> bool:
+        return await delete_alone(self, Delete(kind=kind, name=name, expected=expected), nonce)
+
+    async def due_records(self, kind: str, limit: int) -> Due:
+        checked_limit(limit)
+        return await self._reader.do("due_records", lambda tx: records.due(tx, kind, limit))
 
     # Who works
 
@@ -438,11 +444,13 @@ class SqliteEngine:
 
     def _news(self, tx: Transaction) -> list[News]:
         """The hints that a commit sends: to those who listen here, and to the other engines of this process."""
-        if not (tx.hints or tx.finished or tx.hint_everyone):
+        if not (tx.hints or tx.finished or tx.hint_everyone or tx.changed_records):
             return []
         queues = None if tx.hint_everyone else frozenset(tx.hints)
-        ended = frozenset(tx.finished)
-        return [News(ear.loop, partial(ear.heard, Hint(queues, ended & ear.watched))) for ear in self._ears.all()]
+        ended, changed = frozenset(tx.finished), frozenset(tx.changed_records)
+        return [
+            News(ear.loop, partial(ear.heard, Hint(queues, ended & ear.watched, changed))) for ear in self._ears.all()
+        ]
 
 
 def _new_ids(tx: Transaction, count: int) -> list[MessageId]:

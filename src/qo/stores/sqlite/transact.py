@@ -18,8 +18,10 @@ from qo.stores.answers import (
     kept_unit,
     unit_again,
 )
+from qo.stores.sqlite import groups
 from qo.stores.sqlite.commit import commit
 from qo.stores.sqlite.push import push
+from qo.stores.sqlite.records import change
 from qo.stores.sqlite.settle import settle
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Transaction
@@ -51,6 +53,10 @@ def _once(tx: Transaction, unit: Unit) -> Done | Undone:
 
 
 def _do(tx: Transaction, unit: Unit) -> Done:
+    versions = change(tx, unit.records)
+    for each in unit.removed_groups:
+        if tx.queue(each.queue) is not None:
+            groups.delete(tx, each.queue, each.group)
     check_leases(unit, {token for token in unit.leases if tx.row(LEASES.live, token, tx.now) is not None})
     settled = settle(tx, unit.settlements)
     check_settled(settled)
@@ -58,7 +64,7 @@ def _do(tx: Transaction, unit: Unit) -> Done:
     check_committed(unit, committed)
     pushed = push(tx, unit.pushes)
     check_pushed(unit, pushed)
-    done = Done(tuple(settled), tuple(pushed), tuple(committed))
+    done = Done(tuple(settled), tuple(pushed), tuple(committed), tuple(versions))
     if unit.nonce is not None:
         tx.run(SQL.keep_nonce, unit.nonce, tx.now, kept_unit(unit, done))
     return done

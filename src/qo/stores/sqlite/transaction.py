@@ -70,6 +70,7 @@ class Transaction:
         self.hints: set[str] = set()
         self.hint_everyone = False
         self.finished: set[MessageId] = set()
+        self.changed_records: set[str] = set()
         self.newest: Row | None = None  # row, lane and offset of the log's newest message, once known
         self._connection = connection
         self._execute = connection.execute
@@ -141,6 +142,9 @@ class Transaction:
 
     def hint(self, queue: str) -> None:
         self.hints.add(queue)
+
+    def hint_records(self, kind: str) -> None:
+        self.changed_records.add(kind)
 
     def savepoint(self) -> apsw.Connection:
         """A context manager: leaving it by an error undoes what was written inside."""

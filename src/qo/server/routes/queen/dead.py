@@ -8,7 +8,7 @@ from typing import Any
 from qo.core.errors import NotFound
 from qo.core.message import PRODUCER, TRACE, TRANSACTION, checked_id, id_text
 from qo.core.names import checked_key
-from qo.core.outcome import DeadLetter, Job, JobState, Record
+from qo.core.outcome import DeadLetter, Job, JobState, NamedMessage
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
 from qo.server.router import ADMIN, CONSUME, LOOK, Route
@@ -119,7 +119,7 @@ async def message(house: House, request: Request) -> Response:
     queue, key, name = _named(request)
     request.allow(READ, [queue])
     dead = await _dead_of(house, queue, key, name)
-    found = await house.broker.wires.record(queue, key, name)
+    found = await house.broker.wires.named_message(queue, key, name)
     if found is None:
         if not dead:
             raise NotFound(f"there is no message '{name}' in this partition")
@@ -127,7 +127,7 @@ async def message(house: House, request: Request) -> Response:
     return reply(_record(found, dead))
 
 
-def _record(record: Record, dead: Sequence[DeadLetter]) -> dict[str, Any]:
+def _record(record: NamedMessage, dead: Sequence[DeadLetter]) -> dict[str, Any]:
     groups = [each for each in record.standings if each.known]
     if dead:
         status = "dead_letter"

@@ -148,7 +148,8 @@ CREATE TABLE qo.cursors (
     head_priority integer,
     head_entered_at timestamptz,
     due_at timestamptz,
-    missed bigint NOT NULL DEFAULT 0
+    missed bigint NOT NULL DEFAULT 0,
+    hold double precision NOT NULL DEFAULT 0  -- a keyed lane is held back so long after its first message, in seconds; 0: not at all
 );
 CREATE UNIQUE INDEX cursors_in_lane ON qo.cursors (lane_id, group_id);
 CREATE INDEX cursors_ready ON qo.cursors (group_id, head_priority DESC, head_entered_at, lane_id)
@@ -316,6 +317,55 @@ EXCEPTION WHEN OTHERS THEN
     RETURN encode(p_payload, 'escape');
 END $$;
 
+-- What consumers noted about messages.
+CREATE TABLE qo.traces (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    id text NOT NULL,
+    queue text COLLATE "C" NOT NULL,
+    key text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,         -- the message's, in its lane
+    group_name text NOT NULL,
+    names text[] NOT NULL,
+    event text NOT NULL,
+    data bytea NOT NULL,
+    created_at timestamptz NOT NULL
+);
+CREATE INDEX traces_of_message ON qo.traces (queue, key, name, number);
+CREATE INDEX traces_by_age ON qo.traces (created_at);
+
+CREATE TABLE qo.trace_names (
+    name text COLLATE "C" NOT NULL,
+    number bigint NOT NULL REFERENCES qo.traces ON DELETE CASCADE,
+    PRIMARY KEY (name, number)
+);
+CREATE INDEX trace_names_of_trace ON qo.trace_names (number);
+
+-- The keys that payloads are sealed with. One that the operator keeps has no value here.
+CREATE TABLE qo.sealing_keys (
+    id text PRIMARY KEY,
+    value bytea,
+    created_at timestamptz NOT NULL
+);
+
+-- Workers that registered, and what they said last. `kept`: a session vouches for them with an advisory lock.
+CREATE TABLE qo.workers (
+    id text COLLATE "C" PRIMARY KEY,
+    said jsonb NOT NULL,
+    seen_at timestamptz NOT NULL,
+    kept boolean NOT NULL
+);
+
+-- What is arranged rather than moved: tokens, schedules and the like. A change names the version that it is about.
+CREATE TABLE qo.records (
+    kind text COLLATE "C" NOT NULL,
+    name text COLLATE "C" NOT NULL,
+    version bigint NOT NULL,
+    due_at timestamptz,
+    body bytea NOT NULL,
+    PRIMARY KEY (kind, name)
+);
+CREATE INDEX records_due ON qo.records (kind, due_at, name) WHERE due_at IS NOT NULL;
+
 -- The messages in lanes, as the default group sees them.
 CREATE VIEW qo.lane_jobs AS
 WITH standing AS (
@@ -337,7 +387,7 @@ SELECT s.id, s.queue, s.kind, s.key,
        CASE
            WHEN s.skipped THEN 'canceled'
            WHEN s.retry IS NOT NULL AND s.retry_token IS NULL THEN 'queued'
-           WHEN e.token IS NOT NULL AND e.started ? s."offset"::text THEN 'running'
+           WHEN e.token IS NOT NULL AND (e.started ? s."offset"::text OR e.runs) THEN 'running'
            WHEN e.token IS NOT NULL THEN 'assigned'
            WHEN s."offset" >= s.position THEN 'queued'
            ELSE o.state
@@ -349,12 +399,14 @@ SELECT s.id, s.queue, s.kind, s.key,
                 CASE WHEN s."offset" < s.position THEN 1 ELSE 0 END) AS attempt,
        qo.as_text(s.payload) AS payload,
        s.created_at, s.due_at, e.owner AS lease_owner, e.expires_at AS lease_expires_at, e.heartbeat_at,
-       coalesce(o.started_at, (e.started ->> s."offset"::text)::timestamptz) AS started_at,
-       o.finished_at, o.reason, o.error, o.result, s.payload AS payload_bytes, s.headers, s.lane_id, s."offset"
+       coalesce(o.started_at, (e.started ->> s."offset"::text)::timestamptz, CASE WHEN e.runs THEN e.claimed_at END) AS started_at,
+       o.finished_at, o.reason, o.error, qo.as_text(o.result) AS result, o.result AS result_bytes, s.payload AS payload_bytes, s.headers,
+       s.lane_id, s."offset"
 FROM standing s
 LEFT JOIN LATERAL (SELECT * FROM qo.outcomes o WHERE o.lane_id = s.lane_id AND o."offset" = s."offset"
                    ORDER BY o.finished_at DESC LIMIT 1) o ON true
-LEFT JOIN LATERAL (SELECT * FROM qo.leases e WHERE e.cursor_id = s.cursor_id AND e.ended_at IS NULL
+LEFT JOIN LATERAL (SELECT e.*, (NOT s.keyed OR s."offset" = e.from_offset)
+                       AND EXISTS (SELECT FROM qo.workers w WHERE w.id = e.owner) AS runs FROM qo.leases e WHERE e.cursor_id = s.cursor_id AND e.ended_at IS NULL
                    AND (e.token = s.retry_token OR (s.retry IS NULL AND s."offset" >= e.from_offset
                         AND s."offset" < e.to_offset AND NOT e.settled @> s."offset")) LIMIT 1) e ON true;
 
@@ -363,7 +415,7 @@ CREATE VIEW qo.intake_jobs AS
 SELECT i.id, i.queue::text AS queue, i.kind, i.key, CASE WHEN i.canceled_at IS NULL THEN 'queued' ELSE 'canceled' END AS state,
        0 AS attempt, qo.as_text(i.payload) AS payload, i.created_at, i.due_at, NULL::text AS lease_owner,
        NULL::timestamptz AS lease_expires_at, NULL::timestamptz AS heartbeat_at, NULL::timestamptz AS started_at,
-       i.canceled_at AS finished_at, i.reason, i.duplicate_of::text AS error, NULL::bytea AS result,
+       i.canceled_at AS finished_at, i.reason, i.duplicate_of::text AS error, NULL::text AS result, NULL::bytea AS result_bytes,
        i.payload AS payload_bytes, i.headers, NULL::bigint AS lane_id, NULL::bigint AS "offset"
 FROM qo.intake i;
 

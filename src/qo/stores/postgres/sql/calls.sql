@@ -398,19 +398,24 @@ WHERE c.missed > 0 GROUP BY g.id, q.name, g.name;
 -- name: server
 SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'), pg_is_in_recovery();
 
--- name: add_token
-INSERT INTO qo.tokens (id, name, digest, scopes, prefixes, created_at, expires_at) VALUES ($1, $2, $3, $4, $5, $6, $7)
-ON CONFLICT DO NOTHING;
+-- name: change_records
+SELECT number, before, version FROM qo.change_records($1, $2, $3, $4, $5, $6);
 
--- name: token
+-- name: record
 -- Primary key.
-SELECT id, name, digest, scopes, prefixes, created_at, expires_at FROM qo.tokens WHERE id = $1;
+SELECT kind, name, version, due_at, body FROM qo.records WHERE kind = $1 AND name = $2;
 
--- name: tokens
-SELECT id, name, digest, scopes, prefixes, created_at, expires_at FROM qo.tokens ORDER BY created_at, id LIMIT 1000;
+-- name: records
+-- Primary key.
+SELECT kind, name, version, due_at, body FROM qo.records WHERE kind = $1 AND name > $2 ORDER BY name LIMIT $3;
 
--- name: remove_token
-DELETE FROM qo.tokens WHERE id = $1 RETURNING id;
+-- name: due_records
+-- Index records_due. The last row has the time of the next.
+WITH clock AS MATERIALIZED (SELECT coalesce($2, clock_timestamp()) AS now),
+due AS (SELECT kind, name, version, due_at, body FROM qo.records
+        WHERE kind = $1 AND due_at <= (SELECT now FROM clock) ORDER BY due_at, name LIMIT $3)
+SELECT * FROM (SELECT * FROM due ORDER BY due_at, name) d
+UNION ALL SELECT NULL, NULL, NULL, (SELECT min(due_at) FROM qo.records WHERE kind = $1 AND due_at > (SELECT now FROM clock)), NULL;
 
 -- name: beat
 -- Primary key. Whoever is gone for long is forgotten.

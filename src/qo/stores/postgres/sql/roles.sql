@@ -42,7 +42,7 @@ BEGIN
                 EXECUTE format('REVOKE INSERT, UPDATE, DELETE ON qo.migrations, qo.defaults FROM %I', v_role);
             WHEN v_schema || '_reader' THEN
                 EXECUTE format('GRANT SELECT ON ALL TABLES IN SCHEMA %I TO %I', v_schema, v_role);
-                EXECUTE format('REVOKE SELECT ON qo.sealing_keys, qo.tokens, qo.nonces FROM %I', v_role);
+                EXECUTE format('REVOKE SELECT ON qo.sealing_keys, qo.records, qo.nonces FROM %I', v_role);
             ELSE
                 EXECUTE format('GRANT SELECT ON qo.sealing_keys TO %I', v_role);
                 EXECUTE format('GRANT SELECT, INSERT ON qo.nonces TO %I', v_role);

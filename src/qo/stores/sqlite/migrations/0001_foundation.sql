@@ -141,7 +141,8 @@ CREATE TABLE cursors (
     head_priority INTEGER,
     head_entered_at INTEGER,
     due_at INTEGER,
-    missed INTEGER NOT NULL DEFAULT 0
+    missed INTEGER NOT NULL DEFAULT 0,
+    hold INTEGER NOT NULL DEFAULT 0  -- a keyed lane is held back so long after its first message; 0: not at all
 ) STRICT;
 CREATE UNIQUE INDEX cursors_in_lane ON cursors (lane_id, group_id);
 CREATE INDEX cursors_ready ON cursors (group_id, head_priority DESC, head_entered_at, lane_id) WHERE state = 'ready';
@@ -279,6 +280,56 @@ CREATE TABLE nonces (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX nonces_by_age ON nonces (at);
 
+-- What consumers noted about messages.
+CREATE TABLE traces (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL,
+    queue TEXT NOT NULL,
+    key TEXT NOT NULL,
+    name TEXT NOT NULL,          -- the message's, in its lane
+    group_name TEXT NOT NULL,
+    names TEXT NOT NULL,         -- JSON
+    event TEXT NOT NULL,
+    data BLOB NOT NULL,
+    created_at INTEGER NOT NULL
+) STRICT;
+CREATE INDEX traces_of_message ON traces (queue, key, name, number);
+CREATE INDEX traces_by_age ON traces (created_at);
+
+CREATE TABLE trace_names (
+    name TEXT NOT NULL,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (name, number)
+) STRICT, WITHOUT ROWID;
+
+-- The keys that payloads are sealed with. One that the operator keeps has no value here.
+CREATE TABLE sealing_keys (
+    id TEXT PRIMARY KEY,
+    value BLOB,
+    created_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Workers that registered: what they said last, and the process that vouches for them.
+CREATE TABLE workers (
+    id TEXT PRIMARY KEY,
+    said TEXT NOT NULL,
+    seen_at INTEGER NOT NULL,
+    keeper_host TEXT,
+    keeper_pid INTEGER,
+    keeper_start TEXT            -- of the process; a pid may be another's by now
+) STRICT, WITHOUT ROWID;
+
+-- What is arranged rather than moved: tokens, schedules and the like. A change names the version that it is about.
+CREATE TABLE records (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    due_at INTEGER,
+    body BLOB NOT NULL,
+    PRIMARY KEY (kind, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX records_due ON records (kind, due_at, name) WHERE due_at IS NOT NULL;
+
 -- The messages in lanes, as the default group sees them.
 CREATE VIEW lane_jobs AS
 WITH standing AS (
@@ -307,7 +358,7 @@ SELECT lower(substr(hex(s.id), 1, 8) || '-' || substr(hex(s.id), 9, 4) || '-' ||
        CASE
            WHEN s.skipped THEN 'canceled'
            WHEN s.retry IS NOT NULL AND s.retry_token IS NULL THEN 'queued'
-           WHEN e.token IS NOT NULL AND json_extract(e.started, '$."' || s.offset || '"') IS NOT NULL THEN 'running'
+           WHEN e.token IS NOT NULL AND (json_extract(e.started, '$."' || s.offset || '"') IS NOT NULL OR w.id IS NOT NULL) THEN 'running'
            WHEN e.token IS NOT NULL THEN 'assigned'
            WHEN s.offset >= s.position THEN 'queued'
            ELSE o.state
@@ -320,11 +371,12 @@ SELECT lower(substr(hex(s.id), 1, 8) || '-' || substr(hex(s.id), 9, 4) || '-' ||
        CAST(s.payload AS TEXT) AS payload,
        s.created_at, s.due_at,
        e.owner AS lease_owner, e.expires_at AS lease_expires_at, e.heartbeat_at,
-       coalesce(o.started_at, json_extract(e.started, '$."' || s.offset || '"')) AS started_at,
-       o.finished_at, o.reason, o.error, o.result, s.payload AS payload_bytes, s.headers, s.id AS message_id, s.row
+       coalesce(o.started_at, json_extract(e.started, '$."' || s.offset || '"'), iif(w.id IS NULL, NULL, e.claimed_at)) AS started_at,
+       o.finished_at, o.reason, o.error, CAST(o.result AS TEXT) AS result, o.result AS result_bytes, s.payload AS payload_bytes, s.headers, s.id AS message_id, s.row
 FROM standing s
 LEFT JOIN outcomes o ON o.lane_id = s.lane_id AND o.offset = s.offset AND o.finished_at = s.finished_at
-LEFT JOIN leases e ON e.token = s.token AND e.lane_id = s.lane_id;
+LEFT JOIN leases e ON e.token = s.token AND e.lane_id = s.lane_id
+LEFT JOIN workers w ON w.id = e.owner AND (s.key IS NULL OR s.offset = e.from_offset);
 
 -- The messages in intake, with the same columns.
 CREATE VIEW intake_jobs AS
@@ -333,7 +385,7 @@ SELECT lower(substr(hex(i.id), 1, 8) || '-' || substr(hex(i.id), 9, 4) || '-' ||
        q.name AS queue, i.kind, i.key, iif(i.canceled_at IS NULL, 'queued', 'canceled') AS state, 0 AS attempt,
        CAST(i.payload AS TEXT) AS payload, i.created_at, i.due_at, NULL AS lease_owner, NULL AS lease_expires_at,
        NULL AS heartbeat_at, NULL AS started_at, i.canceled_at AS finished_at, i.reason, NULL AS error, NULL AS result,
-       i.payload AS payload_bytes, i.headers, i.id AS message_id, NULL AS row
+       NULL AS result_bytes, i.payload AS payload_bytes, i.headers, i.id AS message_id, NULL AS row
 FROM intake i JOIN queues q ON q.id = i.queue_id;
 
 -- One row per message of the default group, for people and their tools. A lease
