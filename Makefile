@@ -6,7 +6,7 @@ RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: run demo test check soak bench clean lock audit
+.PHONY: run demo test check soak bench clean lock audit reference
 
 run: $(RUNS)             ## set up and serve an embedded store on port 6632
 	$(BIN)/qo serve
@@ -32,6 +32,9 @@ bench: $(READY)          ## ratios against peers and limits, from one run
 	$(BIN)/python -m benchmarks.http
 	$(BIN)/python -m benchmarks.queen
 	$(BIN)/python -m benchmarks.worker
+
+reference: $(READY)      ## write what is declared in code into docs/reference
+	$(BIN)/python -m tests.acceptance.reference
 
 clean:
 	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

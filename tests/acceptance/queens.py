@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 import aiohttp
 
 from qo.broker.broker import Broker
+from qo.core.verbs import Engine
 from qo.server.settings import JwtSettings, ListenSettings, QueenSettings
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine
-from qo.stores.store import Engine
 from qo.testing.clock import ManualClock
 from queen import Queen
 from tests.conformance.remote import Running, serving

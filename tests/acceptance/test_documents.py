@@ -21,14 +21,14 @@ from qo.cli.main import parser
 from qo.client.steps import Steps
 from qo.core import errors
 from qo.server.gate import ANYONE
-from qo.server.router import ACT, ADMIN, CONSUME, FOLLOW, LOOK, PRODUCE
-from qo.server.routes import queen, service, v1
+from qo.server.routes import queen, service
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.wire.claims import ClaimBody
 from qo.wire.messages import MessageBody
 from qo.wire.problems import KINDS
 from qo.wire.queen import options
 from qo.wire.settling import SettlementBody
+from tests.acceptance.reference import HTTP, with_routes
 from tests.acceptance.shell import run_lines
 from tests.conformance.remote import serving
 from tests.postgres import Server
@@ -148,14 +148,8 @@ def test_the_reference_has_every_error():
 
 
 def test_the_reference_has_every_route_with_its_scope():
-    text = (REPOSITORY / "docs/reference/http.md").read_text()
-    scopes = {
-        None: "none", PRODUCE: "produce", CONSUME: "consume", ADMIN: "admin", LOOK: "consume, read",
-        ACT: "produce, consume", FOLLOW: "any",
-    }  # fmt: skip
-    routes = [*v1.ROUTES, *service.routes(v1.ROUTES)]
-    rows = [f"| `{each.method} {each.path}` | {scopes[each.scopes]} | {each.summary} |" for each in routes]
-    assert [row for row in rows if row not in text] == []
+    text = HTTP.read_text()
+    assert text == with_routes(text), "run `make reference`"
     assert [kind.name for kind in KINDS if f"| {kind.status.value} | `{kind.name}` |" not in text] == []
 
 

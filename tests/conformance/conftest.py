@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
+from qo.core.verbs import Engine
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.postgres.pool import Connection
 from qo.stores.sqlite.engine import SqliteEngine
-from qo.stores.store import Engine
 from qo.testing.clock import ManualClock
 from tests.conformance.remote import over_http
 from tests.postgres import NEWEST, OLDEST, QUICK, Server, new_schema

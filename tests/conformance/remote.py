@@ -14,10 +14,10 @@ from qo.client.remote.front import RemoteFront
 from qo.client.remote.transport import Transport
 from qo.core.lease import Claimed, Done, Nothing, Settled, Settlement, Undone, Unit, Want
 from qo.core.message import NewMessage, Pushed
+from qo.core.verbs import Engine
 from qo.server.house import House
 from qo.server.serve import bind, furnished, uvicorn_config
 from qo.server.settings import JwtSettings, LimitSettings, ListenSettings, MetricSettings, QueenSettings, ServerSettings
-from qo.stores.store import Engine
 from qo.testing.clock import ManualClock
 
 

@@ -23,7 +23,7 @@ from qo.core.lease import (
     Want,
 )
 from qo.core.message import MessageId, NewMessage, message_ids
-from qo.stores.store import Engine
+from qo.core.verbs import Engine
 
 ORDERS = "orders"
 

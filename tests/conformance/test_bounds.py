@@ -10,8 +10,8 @@ import pytest
 from qo.core.errors import Conflict, Invalid, TooLarge
 from qo.core.lease import CLAIM_BYTES, KINDS_LIMIT
 from qo.core.outcome import Trace
+from qo.core.verbs import LettersWanted
 from qo.stores.pages import PAGE_BYTES
-from qo.stores.store import LettersWanted
 from tests.conformance.saying import ORDERS, buried, claim, done, failed, message, payloads, settle, want
 
 KIB = 1024

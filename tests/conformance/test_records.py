@@ -9,7 +9,7 @@ import pytest
 from qo.core.errors import AlreadyExists, Conflict, Invalid
 from qo.core.lease import Done, GroupName, Obstacle, Undone, Unit
 from qo.core.record import ABSENT, Delete, Put
-from qo.stores.store import Hint
+from qo.core.verbs import Hint
 from tests.conformance.remote import OverHttp
 from tests.conformance.saying import ORDERS, claim, done, message, messages, payloads
 

@@ -24,7 +24,7 @@ from qo.core.lease import (
 from qo.core.message import TRANSACTION, Dedupe, DedupeScope, Duplicate, NewMessage, Stored, id_text
 from qo.core.outcome import Trace
 from qo.core.queue import QueueSettings
-from qo.stores.store import LettersWanted
+from qo.core.verbs import LettersWanted
 from tests.conformance.remote import OverHttp
 from tests.conformance.saying import (
     ORDERS,

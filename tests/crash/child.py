@@ -21,10 +21,10 @@ from qo.core.errors import LeaseLost, RolledBack
 from qo.core.lease import Bury, Complete, Done, Fail, Release, Unit
 from qo.core.message import id_text
 from qo.core.record import ABSENT, Put
+from qo.core.verbs import Engine
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine, options_of
-from qo.stores.store import Engine
 from tests.crash.history import Recorder, now
 
 QUEUE = "work"

@@ -37,10 +37,10 @@ from qo.core.lease import (
 from qo.core.message import Dedupe, DedupeScope, MessageId, NewMessage, Stored, id_text, message_ids
 from qo.core.record import ABSENT, Delete, Put, RecordChange
 from qo.core.retry import RetryPolicy
+from qo.core.verbs import Engine
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine
-from qo.stores.store import Engine
 from qo.testing.clock import ManualClock
 from tests.model.model import Model, Queue
 from tests.postgres import Server

@@ -15,9 +15,10 @@ import qo
 from qo.core.access import Scope
 from qo.server import gate, jwts
 from qo.server.jwts import KeySet
-from qo.server.router import ADMIN, LOOK, Route
+from qo.server.router import Route
 from qo.server.routes import queen, v1
 from qo.server.settings import JwtSettings, ListenSettings, MetricSettings
+from qo.wire.operation import ADMIN, LOOK
 from tests.conformance.remote import Running
 from tests.conformance.test_workers import beat
 from tests.unit.test_server import Events, ask, bearer, connection, opened

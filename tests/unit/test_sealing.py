@@ -17,11 +17,11 @@ from qo.core.errors import Incompatible, Invalid
 from qo.core.lease import Nothing
 from qo.core.message import SEALED, id_text
 from qo.core.queue import QueueSettings
+from qo.core.verbs import Engine
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sealing import SealingKey, Stored, Unreadable, key_of, new_key, opened, read_key, sealed
 from qo.stores.sqlite.engine import SqliteEngine
-from qo.stores.store import Engine
 from tests.conformance.saying import ORDERS, claim, done, failed, message, messages, new_id, payloads, settle, want
 from tests.postgres import Server, new_schema
 

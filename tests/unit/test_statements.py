@@ -15,7 +15,7 @@ from qo.stores.sqlite.statements import statements, wide
 
 FOLDER = Path(str(files(qo.stores.sqlite)))
 VERBS = sorted(path.stem for path in (FOLDER / "sql").glob("*.sql"))
-HOT = ("lanes", "places", "push", "advance", "claim", "settle", "cancel", "tidy", "outcomes", "dead")
+HOT = ("lanes", "places", "push", "advance", "claim", "settle", "cancel", "tidy", "outcomes", "dead", "records")
 SMALL_TABLES = {"group_filters"}
 NEWEST = "SCAN messages"  # the newest row alone: checked below
 
@@ -33,6 +33,13 @@ def test_every_statement_is_used(verb):
     code = "\n".join(path.read_text() for path in FOLDER.glob("*.py"))
     unused = [name for name in statements(verb).texts if not re.search(rf"\.{name}\b", code)]
     assert unused == []
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+def test_no_two_statements_of_a_file_have_one_name(engine):
+    for path in (FOLDER.parent / engine / "sql").glob("*.sql"):
+        names = re.findall(r"^-- name: (\w+)$", path.read_text(), re.MULTILINE)
+        assert len(names) == len(set(names)), path.name
 
 
 @pytest.mark.parametrize("verb", HOT)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -15,6 +16,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from qo.client.remote.access import RemoteAccess
+from qo.client.remote.admin import RemoteAdmin
+from qo.client.remote.inspect import RemoteInspect
 from qo.core import errors
 from qo.core.access import Scope, Token
 from qo.core.errors import Invalid, QoError, RolledBack
@@ -39,8 +43,10 @@ from qo.core.queue import QueueSettings
 from qo.core.record import Delete
 from qo.core.retry import MOST_ATTEMPTS
 from qo.core.scaling import Demand
+from qo.core.verbs import Access, Admin, Inspect
 from qo.core.worker import Beat, WaitingKind, WorkerInfo
 from qo.wire import claims, jobs, messages, problems, queues, settling, tokens
+from qo.wire.operations import OPERATIONS, of_verb
 
 NAMES = st.from_regex(r"[a-z.]{1,8}", fullmatch=True)
 TIMES = st.integers(0, 10**15).map(lambda past: datetime(1990, 1, 1, tzinfo=UTC) + timedelta(microseconds=past))
@@ -233,3 +239,28 @@ def test_what_the_wire_has_no_room_for_is_refused(write):
     )
     with pytest.raises(Invalid, match="new_queue"):
         write(value)
+
+
+def verbs_of(protocol: type) -> set[str]:
+    return {name for name, value in vars(protocol).items() if callable(value) and not name.startswith("_")}
+
+
+def test_every_verb_that_a_client_may_make_is_made_by_an_operation_or_by_hand():
+    parts = {"admin": (Admin, RemoteAdmin), "inspect": (Inspect, RemoteInspect), "access": (Access, RemoteAccess)}
+    for part, (protocol, remote) in parts.items():
+        by_hand = verbs_of(remote)
+        for name in verbs_of(protocol):
+            assert bool(of_verb(part, name)) != (name in by_hand), f"{part}.{name}"
+
+
+@pytest.mark.parametrize(
+    "operation", [each for each in OPERATIONS if each.verb is not None], ids=lambda each: each.name
+)
+def test_an_operation_says_all_of_its_verb_s_arguments(operation):
+    protocol = {"admin": Admin, "inspect": Inspect, "access": Access}[operation.verb.part]
+    wanted = set(inspect.signature(getattr(protocol, operation.verb.name)).parameters) - {"self"}
+    fields = [*operation.parameters, *operation.verb.fixed, *(["nonce"] if operation.takes_key else [])]
+    fields += [] if operation.query is None else operation.query.__struct_fields__
+    if operation.body is not None:
+        fields += [operation.verb.body] if operation.verb.body else operation.body.__struct_fields__
+    assert sorted(fields) == sorted(wanted)

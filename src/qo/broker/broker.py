@@ -38,8 +38,8 @@ from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.outcome import Job
 from qo.core.polling import GroupBackoff, Polled, PollingStrategy
 from qo.core.scaling import Demand
+from qo.core.verbs import Access, Admin, Engine, Hint, Inspect, Wires, Workers
 from qo.metrics.registry import Registry
-from qo.stores.store import Access, Admin, Engine, Hint, Inspect, Wires, Workers
 
 
 class Broker:

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from qo.broker.clock import Clock, StoreTimes
 from qo.broker.hints import HintCounters
 from qo.core.scaling import Demand
-from qo.stores.store import Inspect
+from qo.core.verbs import Inspect
 
 LOOK_REST = timedelta(milliseconds=250)
 """Between two looks, if hints come faster than that and others take what they tell of."""

@@ -23,8 +23,8 @@ from qo.core.lease import (
     Want,
 )
 from qo.core.message import Duplicate, NewMessage, Pushed, Refused, Stored
+from qo.core.verbs import Store
 from qo.metrics.registry import SIZES, Registry
-from qo.stores.store import Store
 
 ANSWERS: dict[type, str] = {Stored: "stored", Duplicate: "duplicate", Refused: "refused"}
 

@@ -11,7 +11,7 @@ from qo.broker.clock import Clock
 from qo.core.errors import Closed, TimedOut
 from qo.core.message import MessageId
 from qo.core.outcome import Job
-from qo.stores.store import Engine
+from qo.core.verbs import Engine
 
 
 class Results:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from qo.broker.clock import Clock, StoreTimes, Timer
 from qo.core.errors import QoError
 from qo.core.polling import PollingStrategy
-from qo.stores.store import Store
+from qo.core.verbs import Store
 
 log = logging.getLogger("qo.broker")
 

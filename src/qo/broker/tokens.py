@@ -10,7 +10,7 @@ import msgspec
 from qo.core.access import Token
 from qo.core.errors import AlreadyExists
 from qo.core.record import ABSENT, LIST_LIMIT, Put, Record
-from qo.stores.store import Engine
+from qo.core.verbs import Engine
 
 KIND = "token"
 

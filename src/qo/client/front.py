@@ -13,7 +13,7 @@ from qo.core.polling import Polled
 from qo.core.scaling import Demand
 
 if TYPE_CHECKING:
-    from qo.stores.store import Access, Admin, Inspect, Workers
+    from qo.core.verbs import Access, Admin, Inspect, Workers
 
 
 class Front(Protocol):

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from qo.core.access import Scope, Token, token_parts
 from qo.core.errors import Forbidden, Unauthenticated
+from qo.core.verbs import Access
 from qo.server.jwts import Jwts
 from qo.server.settings import is_loopback
-from qo.stores.store import Access
 
 REMEMBER_SECONDS = 10.0
 """A token that was looked up is good for so long without asking the store again; so is a stranger's refusal."""

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from qo.core.errors import QoError, Throttled
+from qo.core.verbs import Workers
 from qo.core.worker import Beat
-from qo.stores.store import Workers
 
 log = logging.getLogger("qo.server")
 

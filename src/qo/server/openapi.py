@@ -28,8 +28,6 @@ KEY_HEADER = {
     "schema": {"type": "string", "minLength": 1, "maxLength": KEY_LIMIT},
     "description": "Makes the call safe to repeat within an hour: the second time the first answer is given.",
 }
-REPEATABLE = {"claim", "claim_anywhere", "settle", "extend", "lookup", "create_token", "revoke_token"}
-"""Writes without a key: a lease's token says whose they are, or they write nothing."""
 
 
 def describe(routes: Sequence[Route]) -> dict[str, Any]:
@@ -59,7 +57,7 @@ class _Schemas:
     def __init__(self, routes: Sequence[Route]) -> None:
         kinds: list[Any] = [Problem, SettingsBody]
         for route in routes:
-            for kind in (route.body, *route.answers.values()):
+            for kind in (route.body, *route.replies.values()):
                 kinds += kind if isinstance(kind, tuple) else [] if kind is None else [kind]
         found, self.components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
         self._of = list(zip(kinds, found, strict=True))
@@ -108,7 +106,7 @@ def _operation(route: Route, schemas: _Schemas) -> dict[str, Any]:
         for name in route.parameters
     ]
     parameters += _query(route.query)
-    if route.method != "GET" and route.name not in REPEATABLE:
+    if route.takes_key:
         parameters.append(KEY_HEADER)
     operation: dict[str, Any] = {
         "operationId": route.name,
@@ -149,7 +147,7 @@ def _without_null(schema: dict[str, Any], components: dict[str, Any]) -> dict[st
 
 def _responses(route: Route, schemas: _Schemas) -> dict[str, Any]:
     responses: dict[str, Any] = {}
-    for status, kind in route.answers.items():
+    for status, kind in route.replies.items():
         responses[str(status)] = {"description": HTTPStatus(status).phrase}
         if kind is not None:
             responses[str(status)]["content"] = {route.content: {"schema": schemas.of(kind)}}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from qo.core.access import Scope
 from qo.core.errors import Invalid, NotFound
 from qo.server.request import Answer, Request
+from qo.wire.operation import Operation
 
 if TYPE_CHECKING:
     from qo.server.house import House
@@ -18,47 +18,15 @@ if TYPE_CHECKING:
 Handler = Callable[["House", Request], Awaitable[Answer]]
 
 
-PRODUCE, CONSUME, ADMIN = frozenset({Scope.PRODUCE}), frozenset({Scope.CONSUME}), frozenset({Scope.ADMIN})
-ACT = PRODUCE | CONSUME
-"""Whoever may push to a queue or take from it; looking is not acting."""
-LOOK = CONSUME | {Scope.READ}
-"""Whoever may take messages from a queue may look at them."""
-FOLLOW = ACT | {Scope.READ}
-"""Whoever may push may follow what becomes of it: by its id, without payloads, and not in lists."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
-    """One thing that can be asked for.
+class Route(Operation):
+    """An operation, and what does it."""
 
-    scopes       one of these is needed; None: not even a token
-    decides      the handler itself checks what its caller may do; else the path's `{queue}` is checked, if it has one
-    body, query  what it takes; `body_needed`: whether it must
-    answers      by status, what is in them
-    peeks        whether a HEAD may be answered as its GET is: not if that takes messages
-    large        its body may be as large as `limits.queen_body_bytes`
-
-    A `{name*}` in the path may hold slashes as they are.
-    """
-
-    method: str
-    path: str
-    name: str
-    summary: str
     handle: Handler
-    scopes: frozenset[Scope] | None = ADMIN
-    decides: bool = False
-    body: Any = None
-    body_needed: bool = True
-    query: Any = None
-    answers: Mapping[int, Any] = field(default_factory=dict)
-    content: str = "application/json"
-    large: bool = False
-    peeks: bool = True
 
-    @property
-    def parameters(self) -> list[str]:
-        return [part[1:-1].rstrip("*") for part in self.path.split("/") if part.startswith("{")]
+
+def route(operation: Operation, handle: Handler) -> Route:
+    return Route(**{each.name: getattr(operation, each.name) for each in fields(Operation)}, handle=handle)
 
 
 class WrongMethod(Exception):
@@ -69,7 +37,6 @@ class WrongMethod(Exception):
         super().__init__(f"this path takes {self.allowed}")
 
 
-EVENTS = "text/event-stream"
 KNOWN_PATHS = 4096
 KNOWN_PATH_BYTES = 256
 """Longer paths are looked up each time: what is remembered was sent by anyone."""

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from qo.core.errors import Invalid, not_one_of
 from qo.core.names import suggestion
+from qo.core.verbs import Engine
 from qo.environment import DEFAULT_URL
 from qo.stores.sealing import read_key
-from qo.stores.store import Engine
 
 SECRET_OPTION = re.compile(r"\b(password|sslpassword)=[^&]*")
 SCHEMES = ("sqlite", "postgresql", "http", "https")

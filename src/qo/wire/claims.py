@@ -49,6 +49,35 @@ class ClaimBody(WantBody, forbid_unknown_fields=True, omit_defaults=True, kw_onl
     priority: int = 0
 
 
+class ClaimQuery(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What a claim on one queue may say in its query instead of its body."""
+
+    group: str | None = None
+    messages: int | None = None
+    wait: bool | None = None
+    timeout_ms: int | None = None
+    lease_seconds: float | None = None
+    key: str | None = None
+    owner: str | None = None
+    auto_settle: bool | None = None
+    priority: int | None = None
+
+
+DEFAULT_WINDOW = 100
+
+
+class StreamQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    group: str = DEFAULT_GROUP
+    start: str = "all"
+    key: str | None = None
+    messages: int = 10
+    window: int = DEFAULT_WINDOW
+    lease_seconds: float | None = None
+    owner: str | None = None
+    auto_settle: bool = False
+    priority: int = 0
+
+
 class DeliveryBody(msgspec.Struct, omit_defaults=True, kw_only=True, gc=False):
     """One message under a lease. `token`, `lane` and `offset` settle it."""
 

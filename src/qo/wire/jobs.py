@@ -9,8 +9,29 @@ from msgspec import UNSET, UnsetType
 
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import CancelAnswer, DeadLetter, Event, Job, JobState
+from qo.wire.claims import DEFAULT_TIMEOUT_MS
 from qo.wire.content import Json, packed, packed_result, unpacked, unpacked_result
 from qo.wire.kinds import Id, Name
+from qo.wire.pages import Page
+
+
+class JobsQuery(Page, forbid_unknown_fields=True):
+    state: JobState | None = None
+    before: Id | None = None
+
+
+class ResultQuery(msgspec.Struct, forbid_unknown_fields=True):
+    wait: bool = False
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+
+
+class CancelQuery(msgspec.Struct, forbid_unknown_fields=True):
+    group: str = DEFAULT_GROUP
+
+
+class DeadQuery(Page, forbid_unknown_fields=True):
+    group: str | None = None
+    after: Id | None = None
 
 
 class JobBody(msgspec.Struct, omit_defaults=True, kw_only=True):

@@ -59,6 +59,12 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True
     dedupe: str | DedupeBody | None = None
 
 
+class PushBody(MessageBody, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One message; or `messages`, and then nothing else."""
+
+    messages: list[MessageBody] | None = None
+
+
 class BatchBody(msgspec.Struct, forbid_unknown_fields=True):
     """Many messages, stored in one commit."""
 

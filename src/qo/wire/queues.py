@@ -14,10 +14,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from qo.core.outcome import GroupInfo, LaneInfo, QueueInfo
+from qo.core.errors import Invalid
+from qo.core.lane import Start
+from qo.core.names import DEFAULT_GROUP
+from qo.core.outcome import GroupInfo, Health, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings, plain_value
 from qo.wire.claims import read_start_text, write_start
 from qo.wire.kinds import Key, Name, Number
+from qo.wire.pages import Page
 
 SETTINGS = "QueueSettings"
 Settings = Annotated[dict[str, Any], msgspec.Meta(extra_json_schema={"$ref": f"#/components/schemas/{SETTINGS}"})]
@@ -40,6 +44,19 @@ def _on_the_wire(kind: Any) -> Any:
 
 
 SettingsBody = _described(QueueSettings)
+
+
+class QueuesQuery(Page, forbid_unknown_fields=True):
+    after: str = ""
+
+
+class GroupQuery(msgspec.Struct, forbid_unknown_fields=True):
+    group: str = DEFAULT_GROUP
+
+
+class LanesQuery(Page, forbid_unknown_fields=True):
+    group: str = DEFAULT_GROUP
+    after: Number = 0
 
 
 class QueueBody(msgspec.Struct, kw_only=True):
@@ -189,4 +206,38 @@ def read_group(body: GroupBody) -> GroupInfo:
         created_at=body.created_at,
         claimed_at=body.claimed_at,
         lag=body.lag,
+    )
+
+
+def read_target(to: str | int) -> Start | int:
+    """Where a seek goes."""
+    if isinstance(to, int):
+        return to
+    try:
+        return read_start_text(to)
+    except Invalid as error:
+        raise Invalid("to", error.problem) from None
+
+
+def write_target(to: Start | int) -> str | int:
+    return to if isinstance(to, int) else write_start(to)
+
+
+def read_health(reply: HealthReply) -> Health:
+    return Health(
+        engine=reply.engine,
+        version=reply.version,
+        schema=reply.schema,
+        details=reply.details,
+        problems=tuple(reply.problems),
+    )
+
+
+def write_health(health: Health) -> HealthReply:
+    return HealthReply(
+        engine=health.engine,
+        version=health.version,
+        schema=health.schema,
+        details=dict(health.details),
+        problems=list(health.problems),
     )

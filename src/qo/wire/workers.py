@@ -6,7 +6,21 @@ from datetime import datetime
 
 import msgspec
 
+from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE
+from qo.core.scaling import DEFAULT_COUNT, MAX_COUNT
 from qo.core.worker import WaitingKind, WorkerInfo
+
+
+class ScalingQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """`queue` and `kind` may be given several times; no kind: all."""
+
+    queue: list[str] = msgspec.field(default_factory=lambda: [DEFAULT_QUEUE])
+    kind: list[str] = []
+    group: str = DEFAULT_GROUP
+    min: int = DEFAULT_COUNT
+    max: int = MAX_COUNT
+    wait: bool = False
+    timeout_ms: int = 30_000
 
 
 class KeptReply(msgspec.Struct):

@@ -10,6 +10,7 @@ import msgspec
 
 from qo.client.remote.access import RemoteAccess
 from qo.client.remote.admin import RemoteAdmin
+from qo.client.remote.calls import path_of
 from qo.client.remote.inspect import RemoteInspect
 from qo.client.remote.transport import Answer, Transport
 from qo.client.remote.workers import RemoteWorkers, demand_here, left_ms, remote_scaling
@@ -34,6 +35,9 @@ from qo.core.scaling import Demand
 from qo.wire.claims import ClaimBody, ClaimReply, read_deliveries, want_fields, write_want
 from qo.wire.jobs import JobBody, read_job
 from qo.wire.messages import BatchBody, PushReply, read_pushed, write_message
+from qo.wire.operations.claims import CLAIM_ANYWHERE, EXTEND, SETTLE, TRANSACT
+from qo.wire.operations.jobs import RESULT
+from qo.wire.operations.messages import PUSH_ANYWHERE
 from qo.wire.settling import (
     ExtendBody,
     ExtendReply,
@@ -85,7 +89,7 @@ class RemoteFront:
     async def push(self, messages: Sequence[NewMessage], nonce: str | None = None) -> Sequence[Pushed]:
         """Safe to send again without a nonce: the messages bring their ids, and the store knows those that it has."""
         body = BatchBody([write_message(each) for each in messages])
-        answer = await self._transport.call("POST", "/v1/messages", body, key=nonce)
+        answer = await self._transport.call(PUSH_ANYWHERE.method, PUSH_ANYWHERE.path, body, key=nonce)
         pushed = read_pushed(_pushed(answer.body).messages)
         return [_own(message, each) for message, each in zip(messages, pushed, strict=True)]
 
@@ -109,9 +113,11 @@ class RemoteFront:
 
     async def _claim(self, want: Want, wait_ms: int, priority: int) -> Claimed | Nothing:
         """Each try has a token of its own: what a lost answer took is not mixed with what the next one takes."""
-        path, waits = "/v1/claim", max(wait_ms, 0) / 1000
+        waits = max(wait_ms, 0) / 1000
         body = ClaimBody(**want_fields(want), wait=wait_ms > 0, timeout_ms=max(wait_ms, 0), priority=priority)
-        answer = await self._transport.call("POST", path, body, waits=waits, fresh=_another_token)
+        answer = await self._transport.call(
+            CLAIM_ANYWHERE.method, CLAIM_ANYWHERE.path, body, waits=waits, fresh=_another_token
+        )
         if answer.status == 204:
             return _nothing(answer)
         return Claimed(read_deliveries(_claimed(answer.body).messages))
@@ -120,20 +126,20 @@ class RemoteFront:
         self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
     ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
         body = SettleBody([write_settlement(each) for each in settlements], [write_want(each) for each in then])
-        answer = await self._transport.call("POST", "/v1/settle", body, fresh=_other_tokens)
+        answer = await self._transport.call(SETTLE.method, SETTLE.path, body, fresh=_other_tokens)
         reply = _settled(answer.body)
         return read_settled(reply.items), [read_claimed(each) for each in reply.claimed]
 
     async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]:
         body = ExtendBody([write_extension(each) for each in extensions])
-        answer = await self._transport.call("POST", "/v1/extend", body)
+        answer = await self._transport.call(EXTEND.method, EXTEND.path, body)
         return [read_held(each) for each in _extended(answer.body).leases]
 
     async def transact(self, unit: Unit) -> Done | Undone:
         body = write_unit(unit)
         key = unit.nonce or secrets.token_hex(16)
         try:
-            answer = await self._transport.call("POST", "/v1/units", body, key=key)
+            answer = await self._transport.call(TRANSACT.method, TRANSACT.path, body, key=key)
         except RolledBack as error:
             return read_undone(error)
         return read_done(_unit(answer.body))
@@ -142,9 +148,9 @@ class RemoteFront:
         while True:
             left = LONGEST_WAIT_MS if until is None else int((until - self.now()).total_seconds() * 1000)
             wait_ms = max(0, min(left, LONGEST_WAIT_MS))
-            path = f"/v1/jobs/{id_text(id)}/result?wait=true&timeout_ms={wait_ms}"
+            path = path_of(RESULT, {"id": id_text(id)}, {"wait": "true", "timeout_ms": wait_ms})
             try:
-                answer = await self._transport.call("GET", path, waits=wait_ms / 1000)
+                answer = await self._transport.call(RESULT.method, path, waits=wait_ms / 1000)
             except NotFound:
                 return None
             job = read_job(_job(answer.body))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
-from urllib.parse import quote, urlencode
+from typing import Any
 
 import msgspec
 
-from qo.client.remote.admin import in_path
+from qo.client.remote.calls import path_of
 from qo.client.remote.transport import Transport
 from qo.core.scaling import Demand
 from qo.core.worker import Beat, WaitingKind, WorkerInfo
+from qo.wire.operations.workers import BEAT, LEAVE, SCALING, WORKERS
 from qo.wire.workers import KeptReply, ScalingReply, WorkersReply
 
 MOST_ASKED = 90
@@ -25,7 +26,7 @@ class RemoteWorkers:
     async def beat(self, beats: Sequence[Beat]) -> bool:
         kept = True
         for each in beats:
-            answer = await self._transport.call("PUT", f"/v1/workers/{in_path(each.id)}", each)
+            answer = await self._transport.call(BEAT.method, path_of(BEAT, {"id": each.id}), each)
             kept &= msgspec.json.decode(answer.body, type=KeptReply).kept
         return kept
 
@@ -38,7 +39,7 @@ class RemoteWorkers:
 
     async def leave(self, ids: Sequence[str]) -> None:
         for id in ids:
-            await self._transport.call("DELETE", f"/v1/workers/{in_path(id)}")
+            await self._transport.call(LEAVE.method, path_of(LEAVE, {"id": id}))
 
     async def workers(self) -> Sequence[WorkerInfo]:
         return (await self._all()).workers
@@ -47,7 +48,7 @@ class RemoteWorkers:
         return (await self._all()).unserved
 
     async def _all(self) -> WorkersReply:
-        answer = await self._transport.call("GET", "/v1/workers")
+        answer = await self._transport.call(WORKERS.method, WORKERS.path)
         return msgspec.json.decode(answer.body, type=WorkersReply)
 
 
@@ -56,11 +57,12 @@ async def remote_scaling(
 ) -> ScalingReply | None:
     """What a server says of the work there is; None: nothing came while it waited."""
     listed = list(kinds or ())
-    asked = [("group", group)] + [("queue", each) for each in queues]
-    asked += [("kind", each) for each in listed] if len(listed) + len(asked) < MOST_ASKED else []
+    query: dict[str, Any] = {"group": group, "queue": list(queues)}
+    if len(listed) + len(queues) + 1 < MOST_ASKED:
+        query["kind"] = listed
     if wait_ms > 0:
-        asked += [("wait", "true"), ("timeout_ms", str(wait_ms))]
-    answer = await transport.call("GET", "/v1/scaling?" + urlencode(asked, quote_via=quote), waits=wait_ms / 1000)
+        query |= {"wait": "true", "timeout_ms": wait_ms}
+    answer = await transport.call(SCALING.method, path_of(SCALING, {}, query), waits=wait_ms / 1000)
     return None if answer.status == 204 else msgspec.json.decode(answer.body, type=ScalingReply)
 
 

@@ -16,8 +16,9 @@ from qo.server.gate import ANYONE, Caller
 from qo.server.house import House
 from qo.server.openapi import describe
 from qo.server.request import Request, Response, reply
-from qo.server.router import FOLLOW, Route
+from qo.server.router import Route
 from qo.server.siblings import of_all
+from qo.wire.operation import FOLLOW
 from qo.wire.problems import problem_of
 
 READY_SECONDS = 5
@@ -160,7 +161,7 @@ def routes(others: Sequence[Route]) -> list[Route]:
             summary="Whether the process runs.",
             handle=livez,
             scopes=None,
-            answers={200: LiveReply},
+            replies={200: LiveReply},
         ),
         Route(
             method="GET",
@@ -169,7 +170,7 @@ def routes(others: Sequence[Route]) -> list[Route]:
             summary="Whether the store can be reached and its schema is right; else 503.",
             handle=readyz,
             scopes=None,
-            answers={200: ReadyReply},
+            replies={200: ReadyReply},
         ),
         Route(
             method="GET",
@@ -178,7 +179,7 @@ def routes(others: Sequence[Route]) -> list[Route]:
             summary="The same, with a few words.",
             handle=health,
             scopes=None,
-            answers={200: HealthBody, 503: HealthBody},
+            replies={200: HealthBody, 503: HealthBody},
         ),
         Route(
             method="GET",
@@ -187,7 +188,7 @@ def routes(others: Sequence[Route]) -> list[Route]:
             summary="Metrics: for Prometheus if Accept says text/plain or openmetrics, else as JSON.",
             handle=metrics,
             scopes=None,
-            answers={200: dict[str, Any]},
+            replies={200: dict[str, Any]},
         ),
         Route(
             method="GET",
@@ -196,7 +197,7 @@ def routes(others: Sequence[Route]) -> list[Route]:
             summary="Metrics for Prometheus.",
             handle=prometheus,
             scopes=None,
-            answers={200: str},
+            replies={200: str},
             content="text/plain",
         ),
         Route(
@@ -206,7 +207,7 @@ def routes(others: Sequence[Route]) -> list[Route]:
             summary="This document.",
             handle=openapi,
             scopes=None,
-            answers={200: dict[str, Any]},
+            replies={200: dict[str, Any]},
         ),
     ]
     document = msgspec.json.encode(describe([*others, *own]))

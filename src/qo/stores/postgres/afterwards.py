@@ -12,7 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 
 from qo.core.errors import QoError
-from qo.stores.store import Hint
+from qo.core.verbs import Hint
 
 log = logging.getLogger("qo.postgres")
 

@@ -160,7 +160,7 @@ async def named_message(engine: PostgresEngine, queue: str, key: str, name: str)
     """A message by its name in a lane, and how far each group is with it."""
 
     async def read(connection: Connection, _: bool) -> tuple[Any, list[Any]] | None:
-        found = await connection.fetchrow(engine.sql.record, queue, key, name)
+        found = await connection.fetchrow(engine.sql.named_message, queue, key, name)
         return None if found is None else (found, await connection.fetch(engine.sql.standings, found["lane"]))
 
     found = await engine.call("record", read)

@@ -43,6 +43,7 @@ from qo.core.outcome import (
 from qo.core.queue import QueueSettings
 from qo.core.record import ABSENT, Delete, Due, Put, Record, RecordChange, checked_limit
 from qo.core.scaling import Demand
+from qo.core.verbs import Hint, LettersWanted
 from qo.core.worker import Beat, WaitingKind, WorkerInfo
 from qo.stores.answers import arrangement_of, change_alone, delete_alone
 from qo.stores.postgres import arrange, inspect, records, schema, traces, workers
@@ -61,7 +62,6 @@ from qo.stores.postgres.settle import settle
 from qo.stores.postgres.statements import Statements
 from qo.stores.postgres.transact import transact
 from qo.stores.sealing import SealingKey
-from qo.stores.store import Hint, LettersWanted
 
 TIDY_LANES = 100
 TIDY_ROWS = 1000

@@ -28,11 +28,11 @@ from qo.core.outcome import (
 )
 from qo.core.queue import QueueSettings
 from qo.core.scaling import DEMAND_LANES, Demand
+from qo.core.verbs import LettersWanted
 from qo.stores.pages import PAGE_BYTES, too_much, within
 from qo.stores.postgres import schema
 from qo.stores.postgres.pool import READ_COMMITTED, Connection
 from qo.stores.sealing import Stored, shown
-from qo.stores.store import LettersWanted
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine

@@ -21,9 +21,9 @@ import asyncpg
 
 from qo.core.errors import Closed
 from qo.core.message import MessageId
+from qo.core.verbs import EVERYTHING, Hint
 from qo.stores.postgres.failures import LOST, RETRIED
 from qo.stores.postgres.pool import Connection, Pool, keep_alive
-from qo.stores.store import EVERYTHING, Hint
 
 log = logging.getLogger("qo.postgres")
 

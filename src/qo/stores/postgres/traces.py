@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qo.core.outcome import Trace
+from qo.core.verbs import TRACES_LIMIT
 from qo.stores.pages import PAGE_BYTES
-from qo.stores.store import TRACES_LIMIT
 
 if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine

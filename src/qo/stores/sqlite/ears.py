@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from qo.core.message import MessageId
-from qo.stores.store import Hint
+from qo.core.verbs import Hint
 
 MEMORY = ":memory:"
 

@@ -53,6 +53,7 @@ from qo.core.outcome import (
 from qo.core.queue import QueueSettings
 from qo.core.record import Delete, Due, Put, Record, checked_limit
 from qo.core.scaling import Demand
+from qo.core.verbs import Hint, LettersWanted
 from qo.core.worker import Beat, WaitingKind, WorkerInfo
 from qo.stores.answers import arrangement_of, change_alone, delete_alone
 from qo.stores.sealing import SealingKey
@@ -71,7 +72,6 @@ from qo.stores.sqlite.settle import settle
 from qo.stores.sqlite.tidy import tidy
 from qo.stores.sqlite.transact import arranged_once, transact
 from qo.stores.sqlite.transaction import QueueRow, Transaction
-from qo.stores.store import Hint, LettersWanted
 
 T = TypeVar("T")
 

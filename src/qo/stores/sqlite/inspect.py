@@ -26,6 +26,7 @@ from qo.core.outcome import (
     QueueInfo,
     as_of,
 )
+from qo.core.verbs import LettersWanted
 from qo.stores.pages import PAGE_BYTES, job_size, too_much, within
 from qo.stores.sealing import Stored, shown
 from qo.stores.sqlite.leases import read_lease
@@ -33,7 +34,6 @@ from qo.stores.sqlite.moments import maybe_moment, micros, moment, span
 from qo.stores.sqlite.places import row_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction, read_settings
-from qo.stores.store import LettersWanted
 
 SQL = statements("inspect")
 

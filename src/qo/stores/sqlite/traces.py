@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from qo.core.outcome import Trace
 from qo.core.queue import KEEP_TRACES
+from qo.core.verbs import TRACES_LIMIT
 from qo.stores.pages import PAGE_BYTES, trace_size, within
 from qo.stores.sqlite.moments import micros, moment, span
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Row, Transaction
-from qo.stores.store import TRACES_LIMIT
 
 SQL = statements("traces")
 

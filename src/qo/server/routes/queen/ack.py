@@ -27,8 +27,9 @@ from qo.core.message import NewMessage, Pushed, Refused, id_text
 from qo.core.names import checked_key
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import CONSUME, PRODUCE, Route
+from qo.server.router import Route
 from qo.server.routes.queen.push import check_not_binary, name_of, read_items
+from qo.wire.operation import CONSUME, PRODUCE
 from qo.wire.queen.bodies import (
     AckBatch,
     AckItem,

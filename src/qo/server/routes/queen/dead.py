@@ -9,13 +9,14 @@ from qo.core.errors import NotFound
 from qo.core.message import PRODUCER, TRACE, TRANSACTION, checked_id, id_text
 from qo.core.names import checked_key
 from qo.core.outcome import DeadLetter, Job, JobState, NamedMessage
+from qo.core.verbs import LettersWanted
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import ADMIN, CONSUME, LOOK, Route
+from qo.server.router import Route
 from qo.server.routes.queen.pop import shown_payload
 from qo.server.routes.queen.push import allow_both
 from qo.server.routes.queen.queries import Query
-from qo.stores.store import LettersWanted
+from qo.wire.operation import ADMIN, CONSUME, LOOK
 from qo.wire.queen.names import (
     DEFAULT_PARTITION,
     group_name,

@@ -14,10 +14,11 @@ from qo.core.names import DEFAULT_GROUP, checked_key, checked_name
 from qo.core.outcome import GroupPlace, LaneInfo
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import CONSUME, Route
+from qo.server.router import Route
 from qo.server.routes.queen.dead import READ
 from qo.server.routes.queen.push import allow_seek
 from qo.server.routes.queen.queries import MOST_LISTED, Query
+from qo.wire.operation import CONSUME
 from qo.wire.queen.bodies import SeekBody, SubscriptionBody
 from qo.wire.queen.names import DEFAULT_PARTITION, group_name, iso, partition_id, read_time, shown_group
 

@@ -15,9 +15,10 @@ from qo.core.message import PRODUCER, TRACE, TRANSACTION, id_text
 from qo.core.names import checked_key, checked_name
 from qo.server.house import House
 from qo.server.request import EMPTY, Request, Response, reply
-from qo.server.router import CONSUME, Route
+from qo.server.router import Route
 from qo.server.routes.queen.queries import Query
 from qo.wire.content import packed
+from qo.wire.operation import CONSUME
 from qo.wire.queen.bodies import PoppedMessage, PopReply
 from qo.wire.queen.names import DEFAULT_PARTITION, group_name, iso, partition_id, read_start, shown_group
 from qo.wire.queen.options import POPPED

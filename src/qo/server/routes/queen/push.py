@@ -27,7 +27,8 @@ from qo.core.names import KEY_LIMIT, NAME_LIMIT, checked_key, checked_name, name
 from qo.core.queue import QueueSettings
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import ADMIN, PRODUCE, Route
+from qo.server.router import Route
+from qo.wire.operation import ADMIN, PRODUCE
 from qo.wire.queen.bodies import ConfigureBody, PushBody, PushItem, PushResult
 from qo.wire.queen.names import DEFAULT_PARTITION
 from qo.wire.queen.options import PUSHED, changes_of, merged, options_of

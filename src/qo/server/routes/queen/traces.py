@@ -11,9 +11,10 @@ from qo.core.names import checked_key, checked_name
 from qo.core.outcome import Trace
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import CONSUME, Route
+from qo.server.router import Route
 from qo.server.routes.queen.dead import READ
 from qo.server.routes.queen.queries import Query
+from qo.wire.operation import CONSUME
 from qo.wire.queen.bodies import TraceBody
 from qo.wire.queen.names import group_name, iso, partition_id, read_partition_id, shown_group
 

@@ -1,18 +1,38 @@
-"""Our own API: thin translations between the wire's types and the broker's verbs."""
+"""Our own API. An operation that is no more than a verb has its handler from its declaration; all others are here."""
 
 from __future__ import annotations
 
-from qo.server.router import Route
-from qo.server.routes.v1 import claims, dead, groups, jobs, messages, queues, stream, tokens, workers
+from qo.server.router import Handler, Route, route
+from qo.server.routes.v1 import claims, groups, jobs, messages, queues, stream, tokens, workers
+from qo.server.verbs import handler_of
+from qo.wire.operations import OPERATIONS
 
-ROUTES: list[Route] = [
-    *messages.ROUTES,
-    *claims.ROUTES,
-    *stream.ROUTES,
-    *queues.ROUTES,
-    *groups.ROUTES,
-    *jobs.ROUTES,
-    *dead.ROUTES,
-    *tokens.ROUTES,
-    *workers.ROUTES,
-]
+HANDLERS: dict[str, Handler] = {
+    "push": messages.push,
+    "push_anywhere": messages.push_anywhere,
+    "submit": messages.submit,
+    "claim": claims.claim_queue,
+    "claim_anywhere": claims.claim,
+    "settle": claims.settle,
+    "extend": claims.extend,
+    "transact": claims.transact,
+    "stream": stream.stream,
+    "queues": queues.queues,
+    "create_group": groups.create,
+    "create_group_anywhere": groups.create_anywhere,
+    "job": jobs.job,
+    "result": jobs.result,
+    "events": jobs.events,
+    "cancel": jobs.cancel,
+    "lookup": jobs.lookup,
+    "cancel_many": jobs.cancel_many,
+    "create_token": tokens.create,
+    "revoke_token": tokens.revoke,
+    "workers": workers.workers,
+    "beat": workers.beat,
+    "leave": workers.leave,
+    "scaling": workers.scaling,
+}
+"""By the operation's name."""
+
+ROUTES: list[Route] = [route(each, HANDLERS.get(each.name) or handler_of(each)) for each in OPERATIONS]

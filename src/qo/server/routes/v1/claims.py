@@ -12,16 +12,15 @@ from qo.core.lease import KINDS_LIMIT, QUEUES_LIMIT, THEN_LIMIT, Claimed, LeaseT
 from qo.core.message import check_priority
 from qo.server.house import House
 from qo.server.request import EMPTY, Request, Response, reply
-from qo.server.router import ACT, CONSUME, PRODUCE, Route
 from qo.server.routes.v1.messages import read_messages
-from qo.wire.claims import ClaimBody, ClaimReply, WantBody, read_want, write_deliveries
+from qo.wire.claims import ClaimBody, ClaimQuery, ClaimReply, WantBody, read_want, write_deliveries
+from qo.wire.operation import CONSUME, PRODUCE
 from qo.wire.settling import (
     ExtendBody,
     ExtendReply,
     SettleBody,
     SettleReply,
     UnitBody,
-    UnitReply,
     read_commit,
     read_extension,
     read_settlement,
@@ -41,20 +40,6 @@ _claim = msgspec.json.Decoder(ClaimBody)
 _settle = msgspec.json.Decoder(SettleBody)
 _extend = msgspec.json.Decoder(ExtendBody)
 _unit = msgspec.json.Decoder(UnitBody)
-
-
-class ClaimQuery(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """What a claim on one queue may say in its query instead of its body."""
-
-    group: str | None = None
-    messages: int | None = None
-    wait: bool | None = None
-    timeout_ms: int | None = None
-    lease_seconds: float | None = None
-    key: str | None = None
-    owner: str | None = None
-    auto_settle: bool | None = None
-    priority: int | None = None
 
 
 async def claim_queue(house: House, request: Request) -> Response:
@@ -181,63 +166,3 @@ async def transact(house: House, request: Request) -> Response:
         raise write_undone(answer)
     house.streams.settled(unit.settlements, answer.settled)
     return reply(write_done(answer))
-
-
-ROUTES = [
-    Route(
-        method="POST",
-        path="/v1/queues/{queue}/claim",
-        name="claim",
-        summary="Take messages under a lease. With `wait`, held until there are some, or 204 after `timeout_ms`.",
-        handle=claim_queue,
-        scopes=CONSUME,
-        body=ClaimBody,
-        body_needed=False,
-        query=ClaimQuery,
-        answers={200: ClaimReply, 204: None},
-    ),
-    Route(
-        method="POST",
-        path="/v1/claim",
-        name="claim_anywhere",
-        summary="The same from several queues, or from all of a namespace or task.",
-        handle=claim,
-        scopes=CONSUME,
-        decides=True,
-        body=ClaimBody,
-        answers={200: ClaimReply, 204: None},
-    ),
-    Route(
-        method="POST",
-        path="/v1/settle",
-        name="settle",
-        summary="Say what became of claimed messages, and claim on in the same commit. Safe to repeat.",
-        handle=settle,
-        scopes=CONSUME,
-        decides=True,
-        body=SettleBody,
-        answers={200: SettleReply},
-    ),
-    Route(
-        method="POST",
-        path="/v1/extend",
-        name="extend",
-        summary="Hold leases for longer; learn which of their messages were canceled.",
-        handle=extend,
-        scopes=CONSUME,
-        decides=True,
-        body=ExtendBody,
-        answers={200: ExtendReply},
-    ),
-    Route(
-        method="POST",
-        path="/v1/units",
-        name="transact",
-        summary="Settle, commit by name and push together, or not at all (409).",
-        handle=transact,
-        scopes=ACT,
-        decides=True,
-        body=UnitBody,
-        answers={200: UnitReply},
-    ),
-]

@@ -7,52 +7,27 @@ from msgspec import UNSET
 
 from qo.core.errors import Closed, NotFound, TimedOut, TooLarge
 from qo.core.message import MessageId, checked_id
-from qo.core.names import DEFAULT_GROUP, checked_name
-from qo.core.outcome import Job, JobState
+from qo.core.names import checked_name
+from qo.core.outcome import Job
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import ACT, FOLLOW, LOOK, Route
-from qo.server.routes.v1.pages import Page, checked_limit
-from qo.wire.claims import DEFAULT_TIMEOUT_MS
 from qo.wire.jobs import (
     CANCEL_LIMIT,
     CancelBody,
     CanceledOne,
     CanceledReply,
+    CancelQuery,
     EventsReply,
     FoundReply,
     JobBody,
-    JobsReply,
     LookupBody,
+    ResultQuery,
     write_job,
 )
-
-
-class JobsQuery(Page, forbid_unknown_fields=True):
-    state: JobState | None = None
-    before: str | None = None
-
-
-class ResultQuery(msgspec.Struct, forbid_unknown_fields=True):
-    wait: bool = False
-    timeout_ms: int = DEFAULT_TIMEOUT_MS
-
-
-class CancelQuery(msgspec.Struct, forbid_unknown_fields=True):
-    group: str = DEFAULT_GROUP
-
+from qo.wire.operation import ACT, FOLLOW, LOOK
 
 _lookup = msgspec.json.Decoder(LookupBody)
 _cancel = msgspec.json.Decoder(CancelBody)
-
-
-async def list_jobs(house: House, request: Request) -> Response:
-    page = request.query(JobsQuery)
-    name = checked_name("queue", request.queue)
-    if page.before is not None:
-        checked_id("before", page.before)
-    found = await house.broker.inspect.list_jobs(name, page.state, page.before, checked_limit(page.limit))
-    return reply(JobsReply([write_job(each) for each in found]))
 
 
 async def job(house: House, request: Request) -> Response:
@@ -136,81 +111,3 @@ async def _visible(house: House, request: Request, id: MessageId) -> Job:
     if found is None or not request.caller.sees(found.queue):
         raise NotFound(f"nothing is known of job {request.path['id']} (any more)")
     return found
-
-
-ROUTES = [
-    Route(
-        method="GET",
-        path="/v1/queues/{queue}/jobs",
-        name="jobs",
-        summary="The jobs of a queue, newest first.",
-        handle=list_jobs,
-        scopes=LOOK,
-        query=JobsQuery,
-        answers={200: JobsReply},
-    ),
-    Route(
-        method="GET",
-        path="/v1/jobs/{id}",
-        name="job",
-        summary="Everything that is known of a job.",
-        handle=job,
-        scopes=FOLLOW,
-        decides=True,
-        answers={200: JobBody},
-    ),
-    Route(
-        method="GET",
-        path="/v1/jobs/{id}/result",
-        name="result",
-        summary="A job once it is finished (200), or as it is now (202); with `wait`, held until then or `timeout_ms`.",
-        handle=result,
-        scopes=FOLLOW,
-        decides=True,
-        query=ResultQuery,
-        answers={200: JobBody, 202: JobBody},
-    ),
-    Route(
-        method="GET",
-        path="/v1/jobs/{id}/events",
-        name="events",
-        summary="A job's changes of state, where its queue's history is `full`.",
-        handle=events,
-        scopes=FOLLOW,
-        decides=True,
-        answers={200: EventsReply},
-    ),
-    Route(
-        method="POST",
-        path="/v1/jobs/{id}/cancel",
-        name="cancel",
-        summary="Cancel a job. `requested`: it is running, and its holder is told.",
-        handle=cancel,
-        scopes=ACT,
-        decides=True,
-        query=CancelQuery,
-        answers={200: CanceledOne},
-    ),
-    Route(
-        method="POST",
-        path="/v1/jobs/lookup",
-        name="lookup",
-        summary="Many jobs by their ids.",
-        handle=lookup,
-        scopes=FOLLOW,
-        decides=True,
-        body=LookupBody,
-        answers={200: FoundReply},
-    ),
-    Route(
-        method="POST",
-        path="/v1/jobs/cancel",
-        name="cancel_many",
-        summary="Cancel many jobs.",
-        handle=cancel_many,
-        scopes=ACT,
-        decides=True,
-        body=CancelBody,
-        answers={200: CanceledReply},
-    ),
-]

@@ -11,15 +11,8 @@ from qo.core.errors import Invalid
 from qo.core.message import PRODUCER, MessageId, NewMessage, Pushed, Refused, Stored, id_text
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import PRODUCE, Route
-from qo.wire.messages import BatchBody, MessageBody, PushedBody, PushReply, read_message, write_pushed
-
-
-class PushBody(MessageBody, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One message; or `messages`, and then nothing else."""
-
-    messages: list[MessageBody] | None = None
-
+from qo.wire.messages import BatchBody, MessageBody, PushBody, PushReply, read_message, write_pushed
+from qo.wire.operation import PRODUCE
 
 _push = msgspec.json.Decoder(PushBody)
 _batch = msgspec.json.Decoder(BatchBody)
@@ -111,38 +104,3 @@ def _check_ids(messages: Sequence[NewMessage], field: str) -> None:
         content = each.queue, each.key, each.payload
         if seen.setdefault(each.id, content) != content:
             raise Invalid(field, "two of them have the same id")
-
-
-ROUTES = [
-    Route(
-        method="POST",
-        path="/v1/queues/{queue}/messages",
-        name="push",
-        summary="Push one message, or many as `messages`. Answered when stored; the first push creates the queue.",
-        handle=push,
-        scopes=PRODUCE,
-        body=PushBody,
-        answers={201: (PushedBody, PushReply), 200: PushReply},
-    ),
-    Route(
-        method="POST",
-        path="/v1/messages",
-        name="push_anywhere",
-        summary="Push messages to several queues; each names its queue.",
-        handle=push_anywhere,
-        scopes=PRODUCE,
-        decides=True,
-        body=BatchBody,
-        answers={201: PushReply, 200: PushReply},
-    ),
-    Route(
-        method="POST",
-        path="/v1/queues/{queue}/jobs",
-        name="submit",
-        summary="Submit a job: push one message whose kind says which task handles it.",
-        handle=submit,
-        scopes=PRODUCE,
-        body=MessageBody,
-        answers={201: PushedBody},
-    ),
-]

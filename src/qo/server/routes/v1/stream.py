@@ -13,35 +13,21 @@ import msgspec
 from qo.core.errors import Invalid, QoError, Unauthenticated
 from qo.core.lease import CLAIM_LIMIT, Claimed, Delivered, Nothing, Release, Settlement, Want
 from qo.core.message import check_priority
-from qo.core.names import DEFAULT_GROUP
 from qo.server.house import House
 from qo.server.request import Receive, Request, Send, Streaming, WhileHere
-from qo.server.router import CONSUME, EVENTS, Route
 from qo.server.streams import Stream
-from qo.wire.claims import DeliveryBody, WantBody, read_want, write_deliveries
+from qo.wire.claims import StreamQuery, WantBody, read_want, write_deliveries
+from qo.wire.operation import CONSUME
 
 STREAM_WAIT = timedelta(hours=1)
 BEAT_SECONDS = 15
 """A comment is sent after so long without a message, so that nobody in between takes the line for dead."""
-DEFAULT_WINDOW = 100
 STREAM_BYTES = 2 * 1024 * 1024
 """Of one claim for a stream: while it is sent, the next one is made already."""
 
 log = logging.getLogger("qo.server")
 
 _encode = msgspec.json.Encoder().encode
-
-
-class StreamQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    group: str = DEFAULT_GROUP
-    start: str = "all"
-    key: str | None = None
-    messages: int = 10
-    window: int = DEFAULT_WINDOW
-    lease_seconds: float | None = None
-    owner: str | None = None
-    auto_settle: bool = False
-    priority: int = 0
 
 
 async def stream(house: House, request: Request) -> Streaming:
@@ -167,19 +153,3 @@ def _on_lines(data: bytes) -> bytes:
 
 async def _beat(send: Send) -> None:
     await send({"type": "http.response.body", "body": b": \n\n", "more_body": True})
-
-
-ROUTES = [
-    Route(
-        method="GET",
-        path="/v1/queues/{queue}/stream",
-        name="stream",
-        summary="Deliveries as Server-Sent Events, at most `window` unsettled at a time. POST /v1/settle settles them.",
-        handle=stream,
-        scopes=CONSUME,
-        query=StreamQuery,
-        answers={200: DeliveryBody},
-        content=EVENTS,
-        peeks=False,
-    )
-]

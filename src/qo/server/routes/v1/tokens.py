@@ -11,15 +11,10 @@ from qo.core.durations import duration
 from qo.core.errors import Invalid
 from qo.server.house import House
 from qo.server.request import Request, Response, reply
-from qo.server.router import Route
 from qo.wire.queues import DeletedReply
-from qo.wire.tokens import NewTokenBody, NewTokenReply, TokensReply, write_token
+from qo.wire.tokens import NewTokenBody, NewTokenReply, write_token
 
 _new = msgspec.json.Decoder(NewTokenBody)
-
-
-async def tokens(house: House, _: Request) -> Response:
-    return reply(TokensReply([write_token(each) for each in await house.broker.access.tokens()]))
 
 
 async def create(house: House, request: Request) -> Response:
@@ -53,32 +48,3 @@ async def revoke(house: House, request: Request) -> Response:
     removed = await house.broker.access.remove_token(id)
     house.gate.forget(id)
     return reply(DeletedReply(removed))
-
-
-ROUTES = [
-    Route(
-        method="GET",
-        path="/v1/tokens",
-        name="tokens",
-        summary="The tokens there are, without their secrets.",
-        handle=tokens,
-        answers={200: TokensReply},
-    ),
-    Route(
-        method="POST",
-        path="/v1/tokens",
-        name="create_token",
-        summary="Make a token. Its secret is shown now and never again.",
-        handle=create,
-        body=NewTokenBody,
-        answers={201: NewTokenReply},
-    ),
-    Route(
-        method="DELETE",
-        path="/v1/tokens/{id}",
-        name="revoke_token",
-        summary="Revoke a token; other servers notice within ten seconds.",
-        handle=revoke,
-        answers={200: DeletedReply},
-    ),
-]

@@ -7,28 +7,16 @@ from collections.abc import Callable
 import msgspec
 
 from qo.core.errors import Invalid
-from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
-from qo.core.scaling import DEFAULT_COUNT, MAX_COUNT, Demand, ScalingSettings, desired
+from qo.core.names import checked_name
+from qo.core.scaling import Demand, ScalingSettings, desired
 from qo.core.worker import Beat, WorkerInfo, WorkerState
 from qo.server.house import House
 from qo.server.request import EMPTY, Request, Response, reply
-from qo.server.router import CONSUME, FOLLOW, LOOK, Route
+from qo.wire.operation import CONSUME, FOLLOW, LOOK
 from qo.wire.queues import DeletedReply
-from qo.wire.workers import KeptReply, ScalingReply, WorkersReply
+from qo.wire.workers import KeptReply, ScalingQuery, ScalingReply, WorkersReply
 
 _beat = msgspec.json.Decoder(Beat)
-
-
-class ScalingQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """`queue` and `kind` may be given several times; no kind: all."""
-
-    queue: list[str] = msgspec.field(default_factory=lambda: [DEFAULT_QUEUE])
-    kind: list[str] = []
-    group: str = DEFAULT_GROUP
-    min: int = DEFAULT_COUNT
-    max: int = MAX_COUNT
-    wait: bool = False
-    timeout_ms: int = 30_000
 
 
 async def workers(house: House, request: Request) -> Response:
@@ -113,49 +101,3 @@ async def _scaling(house: House, query: ScalingQuery, demand: Demand, settings: 
         next_at=demand.next_at,
         next_seconds=None if demand.next_at is None else max(0.0, (demand.next_at - now).total_seconds()),
     )
-
-
-ROUTES = [
-    Route(
-        method="GET",
-        path="/v1/workers",
-        name="workers",
-        summary="The workers that are registered, and the kinds of messages that wait and that none of them takes.",
-        handle=workers,
-        scopes=LOOK,
-        decides=True,
-        answers={200: WorkersReply},
-    ),
-    Route(
-        method="PUT",
-        path="/v1/workers/{id}",
-        name="beat",
-        summary="Register a worker, or say how it is. While a claim of its waits here it need not be said again.",
-        handle=beat,
-        scopes=CONSUME,
-        decides=True,
-        body=Beat,
-        answers={200: KeptReply},
-    ),
-    Route(
-        method="DELETE",
-        path="/v1/workers/{id}",
-        name="leave",
-        summary="A worker has stopped.",
-        handle=leave,
-        scopes=CONSUME,
-        decides=True,
-        answers={200: DeletedReply},
-    ),
-    Route(
-        method="GET",
-        path="/v1/scaling",
-        name="scaling",
-        summary="What there is to do, and how many workers it asks for. With `wait`, held until there is some, or 204.",
-        handle=scaling,
-        scopes=FOLLOW,
-        decides=True,
-        query=ScalingQuery,
-        answers={200: ScalingReply, 204: None},
-    ),
-]

@@ -326,7 +326,7 @@ SELECT DISTINCT token FROM qo.leases WHERE token = ANY ($1);
 -- name: seize
 SELECT qo.seize($1, $2, $3, $4, $5, $6);
 
--- name: record
+-- name: named_message
 -- Primary keys of dedupe, id_runs and messages.
 SELECT m.id, m."offset", m.kind, m.payload, m.headers, m.created_at, l.id AS lane
 FROM qo.queues q JOIN qo.lanes l ON l.queue_id = q.id AND l.key = $2
