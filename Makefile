@@ -6,7 +6,7 @@ RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: run demo test check soak bench clean lock audit reference
+.PHONY: run demo test check soak bench clean lock audit generated
 
 run: $(RUNS)             ## set up and serve an embedded store on port 6632
 	$(BIN)/qo serve
@@ -18,8 +18,8 @@ test: check              ## set up, check, and run every suite, with seconds for
 	$(BIN)/python -m tests.run
 
 check: $(READY)          ## format, lint, types, layers
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests tools benchmarks examples
+	$(BIN)/ruff check src tests tools benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
@@ -33,8 +33,9 @@ bench: $(READY)          ## ratios against peers and limits, from one run
 	$(BIN)/python -m benchmarks.queen
 	$(BIN)/python -m benchmarks.worker
 
-reference: $(READY)      ## write what is declared in code into docs/reference
-	$(BIN)/python -m tests.acceptance.reference
+generated: $(READY)      ## write the sync client, and what is declared in code into docs/reference
+	$(BIN)/python -m tools.sync_shell
+	$(BIN)/python -m tools.reference
 
 clean:
 	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

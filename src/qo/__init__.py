@@ -7,7 +7,7 @@ from qo.client.job import JobHandle
 from qo.client.outgoing import Message
 from qo.client.queue import Queue
 from qo.client.sync import SyncClient, SyncQueue
-from qo.client.sync_handles import SyncDelivery, SyncJobHandle
+from qo.client.sync_shells import SyncDelivery, SyncJobHandle
 from qo.connect import connect
 from qo.core.errors import (
     AlreadyExists,

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tools.reference import HTTP, with_routes
+from tools.sync_shell import TARGET, generated
 
 import qo
 from qo.broker.broker import Broker
@@ -28,7 +30,6 @@ from qo.wire.messages import MessageBody
 from qo.wire.problems import KINDS
 from qo.wire.queen import options
 from qo.wire.settling import SettlementBody
-from tests.acceptance.reference import HTTP, with_routes
 from tests.acceptance.shell import run_lines
 from tests.conformance.remote import serving
 from tests.postgres import Server
@@ -149,7 +150,7 @@ def test_the_reference_has_every_error():
 
 def test_the_reference_has_every_route_with_its_scope():
     text = HTTP.read_text()
-    assert text == with_routes(text), "run `make reference`"
+    assert text == with_routes(text), "run `make generated`"
     assert [kind.name for kind in KINDS if f"| {kind.status.value} | `{kind.name}` |" not in text] == []
 
 
@@ -196,21 +197,8 @@ def test_the_reference_has_every_method_of_a_queue():
     assert [name for name in public if f"{name}(" not in text and name not in inside] == []
 
 
-@pytest.mark.parametrize(("sync", "asynchronous"), [(qo.SyncClient, qo.Client)])
-def test_the_sync_client_has_every_method_of_the_async_one(sync, asynchronous):
-    from qo.client import sync as shell
-    from qo.client import sync_handles as handles
-    from qo.client.buffer import Buffer
-    from qo.client.dead import DeadLetters
-    from qo.client.tokens import Tokens
-
-    pairs = [(sync, asynchronous), (shell.SyncQueue, qo.Queue), (handles.SyncDelivery, qo.Delivery),
-             (handles.SyncJobHandle, qo.JobHandle), (handles.SyncDeadLetters, DeadLetters),
-             (handles.SyncTokens, Tokens), (handles.SyncBuffer, Buffer)]  # fmt: skip
-    for ours, theirs in pairs:
-        names = {name for name, value in vars(theirs).items() if not name.startswith("_") and inspect.isfunction(value)}
-        missing = {name for name in names if not hasattr(ours, name)} - {"want", "settle", "note_settled"}
-        assert missing == set(), ours
+def test_the_sync_client_is_written_from_the_async_one():
+    assert TARGET.read_text() == generated(), "run `make generated`"
 
 
 def test_every_public_thing_has_a_docstring():

@@ -528,3 +528,8 @@ async def test_a_list_has_as_many_as_were_asked_for_however_large_they_are():
             for each in deliveries:
                 await each.bury("no")
         assert len(await queue.dead.list(limit=1000)) == 20
+
+
+def test_the_sync_client_refuses_an_empty_key_too(tmp_path):
+    with qo.connect(f"sqlite:///{tmp_path}/qo.db") as client, pytest.raises(qo.Invalid, match="key"):
+        client.queue("q").push(1, key="")

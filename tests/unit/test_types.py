@@ -12,7 +12,8 @@ import pytest
 import qo
 from qo.client.buffer import Buffer
 from qo.client.dead import DeadLetters
-from qo.client.sync_handles import SyncBuffer, SyncDeadLetters, SyncTokens
+from qo.client.sync import SyncBuffer
+from qo.client.sync_shells import SyncDeadLetters, SyncTokens
 from qo.client.tokens import Tokens
 from qo.client.typed import PushOptions, SettingsChanges
 

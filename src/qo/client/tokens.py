@@ -14,6 +14,8 @@ from qo.core.durations import Length, duration
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
+    """Who may come in: making tokens, listing them, revoking them."""
+
     front: Front
 
     async def create(

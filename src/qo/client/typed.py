@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypedDict
 
 from qo.core.durations import Length
 from qo.core.message import Dedupe
 from qo.core.queue import History
 from qo.core.retry import RetryPolicy
-
-T = TypeVar("T")
 
 
 class PushOptions(TypedDict, total=False):
@@ -50,20 +48,3 @@ class SettingsChanges(TypedDict, total=False):
     namespace: str | None
     task: str | None
     notes: Mapping[str, Any]
-
-
-def documented_by(*sources: type) -> Callable[[type[T]], type[T]]:
-    """Give the methods of a class that have no docstring those of the classes that it mirrors."""
-
-    def document(mirror: type[T]) -> type[T]:
-        for name, member in list(vars(mirror).items()):
-            if name.startswith("_") or getattr(member, "__doc__", None) or not hasattr(member, "__doc__"):
-                continue
-            texts = [getattr(source, name).__doc__ for source in sources if getattr(source, name, None) is not None]
-            if texts and isinstance(member, property):
-                setattr(mirror, name, property(member.fget, member.fset, member.fdel, texts[0]))
-            elif texts:
-                member.__doc__ = texts[0]
-        return mirror
-
-    return document

@@ -1,4 +1,4 @@
-"""Writes what is declared in code into the reference, between marks: `make reference`."""
+"""Writes what is declared in code into the reference, between marks: `make generated`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from qo.server.routes import service, v1
 from qo.wire.operation import ACT, ADMIN, CONSUME, FOLLOW, LOOK, PRODUCE
 
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[1]
 HTTP = REPOSITORY / "docs/reference/http.md"
 SCOPES = {
     None: "none", PRODUCE: "produce", CONSUME: "consume", ADMIN: "admin", LOOK: "consume, read",

@@ -1,0 +1,1 @@
+"""What writes files of this repository from others: `make generated`."""
