@@ -607,7 +607,7 @@ WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
 """
 
 
-class Bench:
+class Harness:
     """Where servers and their stores are."""
 
     def __init__(self, stores: Sequence[str]) -> None:
@@ -719,7 +719,7 @@ def _remark(server: Serving, samples: Sequence[Sample]) -> str:
 
 
 def run_all(names: Sequence[str], stores: Sequence[str]) -> None:
-    bench = Bench(stores)
+    bench = Harness(stores)
     print(title(), flush=True)
     try:
         for case in CASES:
@@ -730,7 +730,7 @@ def run_all(names: Sequence[str], stores: Sequence[str]) -> None:
         bench.close()
 
 
-def run_one(bench: Bench, case: Case, store: str) -> None:
+def run_one(bench: Harness, case: Case, store: str) -> None:
     """A case that fails says so, and the next one goes on."""
     try:
         for found in bench.run(case, store):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from types import TracebackType
 
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.broker.clock import Clock, SystemClock
 from qo.client.client import Client
-from qo.client.front import Front
 from qo.client.sync import SyncClient
 from qo.core.errors import Invalid
 from qo.core.polling import PollingStrategy
+from qo.core.verbs import Broker
 from qo.environment import ARGUMENT, Chosen, chosen_store, token_for
 from qo.stores.opening import open_engine, without_password
 
@@ -47,7 +47,7 @@ class Connecting:
         if token is not None:
             raise Invalid("token", "is for http:// and https:// URLs")
         store = await open_engine(url, clock=now, encryption_key=key)
-        return Client(Broker(store, clock=self._clock, polling=self._polling))
+        return Client(LocalBroker(store, clock=self._clock, polling=self._polling))
 
     def _chosen(self) -> tuple[str | Sequence[str], str | None, str]:
         """Where to, with which token and key: what was given; without a URL, what the environment or qo.toml say."""
@@ -94,15 +94,15 @@ def described(url: str | Sequence[str] | None, source: str = ARGUMENT) -> str:
 
 def _remote_front(
     url: str | Sequence[str], token: str | None, patience: float | None, now: Callable[[], datetime]
-) -> Front:
+) -> Broker:
     try:
-        from qo.client.remote.front import RemoteFront  # noqa: PLC0415 - only when asked for
+        from qo.client.remote.broker import RemoteBroker  # noqa: PLC0415 - only when asked for
         from qo.client.remote.transport import Transport, read_addresses  # noqa: PLC0415
     except ImportError as error:
         if error.name not in ("aiohttp", "yarl"):
             raise
         raise Invalid("url", "needs the HTTP client; install it with: pip install 'qo-queue[http]'") from None
-    return RemoteFront(Transport(read_addresses(url), token, patience), now)
+    return RemoteBroker(Transport(read_addresses(url), token, patience), now)
 
 
 def connect(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.core.verbs import Engine
 from qo.server.settings import JwtSettings, ListenSettings, QueenSettings
 from qo.stores.postgres.address import read_address
@@ -58,7 +58,7 @@ async def holding_court(
     queen: QueenSettings | None = None,
     **client: Any,
 ) -> AsyncIterator[Court]:
-    broker = Broker(store, clock=clock)
+    broker = LocalBroker(store, clock=clock)
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}  # the client takes them
     async with (
         serving(broker, listen=listen, jwt=jwt, queen=queen) as server,

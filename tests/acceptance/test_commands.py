@@ -17,7 +17,7 @@ import qo
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.testing.clock import ManualClock
 from tests.conformance.saying import message
-from tests.conformance.test_workers import beat
+from tests.conformance.test_workers import heartbeat
 from tests.serving import Serving
 
 
@@ -61,7 +61,7 @@ def test_workers_are_listed_and_what_nobody_takes_is_told(tmp_path):
         past = ManualClock()
         store = await SqliteEngine.open(str(tmp_path / "qo.db"), clock=past.now)
         await store.push([message(kind="sned")])
-        await store.beat([beat("one", kinds=("send",))])
+        await store.heartbeat([heartbeat("one", kinds=("send",))])
         await store.close()
 
     asyncio.run(fill())

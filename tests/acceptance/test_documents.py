@@ -17,12 +17,12 @@ from tools.reference import HTTP, with_routes
 from tools.sync_shell import TARGET, generated
 
 import qo
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.cli.configuration import ALIASES, WITHOUT_EFFECT, settings
 from qo.cli.main import parser
 from qo.client.steps import Steps
 from qo.core import errors
-from qo.server.gate import ANYONE
+from qo.server.authenticator import ANYONE
 from qo.server.routes import queen, service
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.wire.claims import ClaimBody
@@ -178,8 +178,8 @@ def test_the_reference_has_every_setting_of_a_server():
 
 async def test_the_reference_has_every_metric():
     text = (REPOSITORY / "docs/reference/server.md").read_text()
-    async with serving(Broker(await SqliteEngine.open(":memory:"))) as running:
-        metrics = await service.all_metrics(running.house, ANYONE)
+    async with serving(LocalBroker(await SqliteEngine.open(":memory:"))) as running:
+        metrics = await service.all_metrics(running.context, ANYONE)
     assert [each.name for each in metrics if f"| `{each.name}` | {each.kind} |" not in text] == []
 
 

@@ -36,7 +36,7 @@ def data(messages) -> list:
 
 
 async def waiting(court: Court, count: int) -> None:
-    while court.server.house.broker.waiting != count:
+    while court.server.context.broker.waiting != count:
         await asyncio.sleep(0.001)
 
 
@@ -1021,7 +1021,7 @@ async def test_unknown_fields_and_parameters_are_ignored(court):
 async def test_a_stopping_server_answers_waiting_pops_with_nothing(court):
     task = asyncio.create_task(court.queen.queue("orders").pop())
     await waiting(court, 1)
-    await court.server.house.stop()
+    await court.server.context.stop()
     assert await task == []
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from uvicorn.server import ServerState
 
-from qo.broker.broker import Broker
-from qo.client.remote.front import RemoteFront
+from qo.broker.broker import LocalBroker
+from qo.client.remote.broker import RemoteBroker
 from qo.client.remote.transport import Transport
 from qo.core.lease import Claimed, Done, Nothing, Settled, Settlement, Undone, Unit, Want
 from qo.core.message import NewMessage, Pushed
 from qo.core.verbs import Engine
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.serve import bind, furnished, uvicorn_config
 from qo.server.settings import JwtSettings, LimitSettings, ListenSettings, MetricSettings, QueenSettings, ServerSettings
 from qo.testing.clock import ManualClock
@@ -24,9 +24,9 @@ from qo.testing.clock import ManualClock
 class Running:
     """A server on the test's own event loop: the protocol and the application, without uvicorn's loop around them."""
 
-    def __init__(self, url: str, house: House, state: ServerState, listening: asyncio.Server) -> None:
+    def __init__(self, url: str, context: ServerContext, state: ServerState, listening: asyncio.Server) -> None:
         self.url = url
-        self.house = house
+        self.context = context
         self.state = state
         self.session: Any = None
         self.tokens: Any = None
@@ -39,7 +39,7 @@ class Running:
 
     async def stop(self) -> None:
         self._listening.close()
-        await self.house.stop()
+        await self.context.stop()
         for connection in list(self.state.connections):
             connection.shutdown()
         while self.state.tasks:
@@ -48,7 +48,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def serving(
-    broker: Broker,
+    broker: LocalBroker,
     *,
     limits: LimitSettings | None = None,
     listen: ListenSettings | None = None,
@@ -65,7 +65,7 @@ async def serving(
         metrics=metrics or MetricSettings(),
         queen=queen or QueenSettings(),
     )
-    async with furnished(settings, broker) as (house, app):
+    async with furnished(settings, broker) as (context, app):
         config = uvicorn_config(app, settings)
         config.load()
         protocol: Any = config.http_protocol_class
@@ -73,7 +73,7 @@ async def serving(
         listening = await asyncio.get_running_loop().create_server(
             lambda: protocol(config, state, {}), sock=bind("127.0.0.1", 0)
         )
-        running = Running(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", house, state, listening)
+        running = Running(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", context, state, listening)
         try:
             yield running
         finally:
@@ -82,7 +82,7 @@ async def serving(
 
 NOT_ON_THE_WIRE = frozenset(
     {
-        "attend",
+        "start_listening",
         "delete_record",
         "due_records",
         "put_record",
@@ -106,29 +106,29 @@ NOT_ON_THE_WIRE = frozenset(
 class OverHttp:
     """The verbs of an engine, each asked of the server. A batch of claims or units is one call for each."""
 
-    def __init__(self, engine: Engine, front: RemoteFront) -> None:
+    def __init__(self, engine: Engine, broker: RemoteBroker) -> None:
         self._engine = engine
-        self._front = front
+        self._broker = broker
 
     async def push(self, messages: Sequence[NewMessage], *, nonce: str | None = None) -> Sequence[Pushed]:
-        return await self._front.push(messages, nonce)
+        return await self._broker.push(messages, nonce)
 
     async def claim(self, wants: Sequence[Want]) -> list[Claimed | Nothing]:
-        return [await self._front.claim(want) for want in wants]
+        return [await self._broker.claim(want) for want in wants]
 
     async def settle(
         self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
     ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
-        return await self._front.settle(settlements, then)
+        return await self._broker.settle(settlements, then)
 
     async def extend(self, extensions: Sequence[Any]) -> Sequence[Any]:
-        return await self._front.extend(extensions)
+        return await self._broker.extend(extensions)
 
     async def transact(self, units: Sequence[Unit]) -> list[Done | Undone]:
-        return [await self._front.transact(unit) for unit in units]
+        return [await self._broker.transact(unit) for unit in units]
 
     def __getattr__(self, name: str) -> Any:
-        for part in (self._front.admin, self._front.inspect, self._front.access, self._front.workers):
+        for part in (self._broker.admin, self._broker.inspect, self._broker.access, self._broker.workers):
             if hasattr(part, name):
                 return getattr(part, name)
         if name not in NOT_ON_THE_WIRE:
@@ -138,11 +138,11 @@ class OverHttp:
 
 @contextlib.asynccontextmanager
 async def over_http(engine: Engine, clock: ManualClock) -> AsyncIterator[OverHttp]:
-    broker = Broker(engine, clock=clock)
-    await broker._housekeeping.close()  # the tests tidy themselves
-    async with serving(broker) as running:
-        front = RemoteFront(Transport([running.url], None), clock.now)
+    local = LocalBroker(engine, clock=clock)
+    await local._housekeeping.close()  # the tests tidy themselves
+    async with serving(local) as running:
+        broker = RemoteBroker(Transport([running.url], None), clock.now)
         try:
-            yield OverHttp(engine, front)
+            yield OverHttp(engine, broker)
         finally:
-            await front.close()
+            await broker.close()

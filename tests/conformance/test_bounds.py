@@ -10,7 +10,7 @@ import pytest
 from qo.core.errors import Conflict, Invalid, TooLarge
 from qo.core.lease import CLAIM_BYTES, KINDS_LIMIT
 from qo.core.outcome import Trace
-from qo.core.verbs import LettersWanted
+from qo.core.verbs import DeadLettersWanted
 from qo.stores.pages import PAGE_BYTES
 from tests.conformance.saying import ORDERS, buried, claim, done, failed, message, payloads, settle, want
 
@@ -170,9 +170,9 @@ async def test_dead_letters_and_traces_of_queen_s_wire_end_where_their_bytes_do(
         await engine.push([message(payload=LARGE) for _ in range(4)])
     while taken := await claim(engine, messages=100):
         await settle(engine, *map(buried, taken))
-    letters, count = await engine.letters(LettersWanted(queue=ORDERS, limit=100, offset=0))
+    letters, count = await engine.dead_letters(DeadLettersWanted(queue=ORDERS, limit=100, offset=0))
     assert (len(letters), count) == (8, 12)
-    rest, _ = await engine.letters(LettersWanted(queue=ORDERS, limit=100, offset=8))
+    rest, _ = await engine.dead_letters(DeadLettersWanted(queue=ORDERS, limit=100, offset=8))
     assert len(rest) == 4
 
 

@@ -194,7 +194,7 @@ async def test_a_filter_claim_by_a_new_group_sees_queues_that_appear_later_from_
 async def test_an_end_is_told_when_the_default_group_finishes(store):
     told: list[MessageId] = []
     store.listen(lambda hint: told.extend(hint.finished))
-    await store.attend()
+    await store.start_listening()
     await store.create_group([ORDERS], "other", Start())
     one = message()
     await store.push([one])

@@ -133,7 +133,7 @@ async def test_8_entry_times_never_run_backwards(store, clock):
 async def test_9_every_commit_that_makes_something_claimable_hints(store):
     hints: list[object] = []
     store.listen(lambda hint: hints.append(hint.queues))
-    await store.attend()
+    await store.start_listening()
     await store.push([message()])
     [delivered] = await claim(store)
     hints.clear()

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.core.errors import TooLarge
 from qo.core.message import Dedupe, DedupeScope, Duplicate, NewMessage, Refused, Stored, message_ids
 from tests.conformance.remote import OverHttp
@@ -230,8 +230,8 @@ async def test_of_requests_with_one_id_one_is_stored_and_the_others_are_told(sto
     [id] = message_ids(1_700_000_000_000, 3 << 40, 1)
     before = [message(payload=b"before") for _ in range(3)]
     requests = [*before, *(under(id, b"%d" % number) for number in range(20))]
-    front = store if isinstance(store, OverHttp) else Broker(store, clock=clock)
-    answers = await asyncio.gather(*(front.push([each]) for each in requests))
+    broker = store if isinstance(store, OverHttp) else LocalBroker(store, clock=clock)
+    answers = await asyncio.gather(*(broker.push([each]) for each in requests))
     told = [each.payload for each, [answer] in zip(requests, answers, strict=True) if answer == Stored(id)]
     assert [each.payload for each in await claim(store) if each.id == id] == told
     assert len(told) == 1

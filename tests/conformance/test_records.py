@@ -158,7 +158,7 @@ async def test_a_record_and_a_group_go_together(here):
 async def test_a_changed_record_sends_a_hint(here):
     heard: list[Hint] = []
     here.listen(heard.append)
-    await here.attend()
+    await here.start_listening()
     await here.put_record(put())
     await here.delete_record("nothing", "there")
     await here.transact([Unit(records=(put(kind="schedule", expected=5),))])

@@ -8,10 +8,10 @@ import pytest
 
 from qo.core.lane import LaneId
 from qo.core.lease import (
+    AckAnswer,
+    AckByName,
     Answer,
     Claimed,
-    Commit,
-    CommitAnswer,
     Complete,
     Done,
     Extended,
@@ -418,10 +418,10 @@ async def test_a_unit_may_settle_by_name(store):
     named = [message(key="k", dedupe=Dedupe(f"t{number}", scope=DedupeScope.LANE)) for number in range(2)]
     await store.push(named)
     held = await claim(store)
-    first = Commit(queue=ORDERS, key="k", name="t0", report=Complete(), token=held[0].token)
-    [answer] = await store.transact([Unit(commits=(first,), pushes=(message("next"),))])
+    first = AckByName(queue=ORDERS, key="k", name="t0", report=Complete(), token=held[0].token)
+    [answer] = await store.transact([Unit(acks=(first,), pushes=(message("next"),))])
     assert isinstance(answer, Done)
-    assert [each.answer for each in answer.committed] == [CommitAnswer.SETTLED]
+    assert [each.answer for each in answer.acked] == [AckAnswer.SETTLED]
     assert len(await claim(store, "next")) == 1
     [answer] = await settle(store, done(held[1]))
     assert answer.answer is Answer.SETTLED
@@ -435,7 +435,7 @@ async def test_what_was_in_the_way_of_a_unit_is_told(store, obstacle):
         Obstacle.SETTLEMENT: Unit(
             settlements=(Settlement(token=LeaseToken("no"), lane=LaneId(1), offset=0, report=Complete()),)
         ),
-        Obstacle.COMMIT: Unit(commits=(Commit(queue=ORDERS, key="k", name="no", report=Complete()),)),
+        Obstacle.ACK: Unit(acks=(AckByName(queue=ORDERS, key="k", name="no", report=Complete()),)),
         Obstacle.LEASE: Unit(leases=(LeaseToken("no"),), pushes=(message("next"),)),
         Obstacle.PUSH: Unit(pushes=(message(payload=b"0" * (1 << 20) + b"0"),)),
         Obstacle.DUPLICATE: Unit(pushes=(message("once", dedupe=Dedupe("d")),), refuse_duplicates=True),

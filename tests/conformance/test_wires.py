@@ -9,9 +9,9 @@ import pytest
 from qo.core.errors import QueueFull
 from qo.core.lane import Filter, Start, StartAt
 from qo.core.lease import (
+    AckAnswer,
+    AckByName,
     Bury,
-    Commit,
-    CommitAnswer,
     Complete,
     Done,
     Fail,
@@ -24,7 +24,7 @@ from qo.core.lease import (
 from qo.core.message import TRANSACTION, Dedupe, DedupeScope, Duplicate, NewMessage, Stored, id_text
 from qo.core.outcome import Trace
 from qo.core.queue import QueueSettings
-from qo.core.verbs import LettersWanted
+from qo.core.verbs import DeadLettersWanted
 from tests.conformance.remote import OverHttp
 from tests.conformance.saying import (
     ORDERS,
@@ -57,12 +57,12 @@ def named(name: str, key: str = "k", payload: bytes = b"1", **options: object) -
     return message(payload=payload, key=key, dedupe=dedupe, headers={TRANSACTION: name}, **options)
 
 
-def said(name: str, report=None, *, key: str = "k", token=None, group: str = "default") -> Commit:
-    return Commit(queue=ORDERS, key=key, name=name, group=group, report=report or Complete(), token=token)
+def said(name: str, report=None, *, key: str = "k", token=None, group: str = "default") -> AckByName:
+    return AckByName(queue=ORDERS, key=key, name=name, group=group, report=report or Complete(), token=token)
 
 
-async def committed(store, *commits: Commit) -> list[str]:
-    return [each.answer.value for each in await store.commit(commits)]
+async def committed(store, *commits: AckByName) -> list[str]:
+    return [each.answer.value for each in await store.ack_by_name(commits)]
 
 
 async def push_named(store, count: int, key: str = "k") -> None:
@@ -359,11 +359,11 @@ async def test_a_commit_completes_what_is_before_it(here):
     await push_named(here, 3)
     taken = await claim(here)
     token = taken[0].token
-    [answer] = await here.commit([said("t1", token=token)])
-    assert answer.answer is CommitAnswer.SETTLED
+    [answer] = await here.ack_by_name([said("t1", token=token)])
+    assert answer.answer is AckAnswer.SETTLED
     assert answer.verdict is Verdict.COMPLETED
     assert not answer.lease_ended
-    [last] = await here.commit([said("t2", token=token)])
+    [last] = await here.ack_by_name([said("t2", token=token)])
     assert last.lease_ended
     await nothing(here)
 
@@ -375,8 +375,8 @@ async def test_a_commit_is_repeated_without_harm(here):
     assert await committed(here, said("t0", token=held.token)) == ["before"]
     assert await committed(here, said("t0", Fail("late"), token=held.token)) == ["before"]
     assert await committed(here, said("t1", token=held.token)) == ["settled"]
-    [answer] = await here.commit([said("t1", token=held.token)])
-    assert (answer.answer, answer.stale) == (CommitAnswer.BEFORE, True)
+    [answer] = await here.ack_by_name([said("t1", token=held.token)])
+    assert (answer.answer, answer.stale) == (AckAnswer.BEFORE, True)
 
 
 async def test_a_commit_under_a_lease_that_is_over_is_lost(here, clock):
@@ -404,7 +404,7 @@ async def test_the_items_of_one_call_are_judged_together(here):
     await push_named(here, 5)
     held = await claim(here)
     token = held[0].token
-    answers = await here.commit(
+    answers = await here.ack_by_name(
         [said("t4", token=token), said("t2", Fail("no"), token=token), said("t1", token=token), said("t3", token=token)]
     )
     assert [each.answer.value for each in answers] == ["given_back", "settled", "settled", "given_back"]
@@ -417,7 +417,7 @@ async def test_of_all_that_is_said_about_one_message_the_worst_counts(here):
     await push_named(here, 2)
     held = await claim(here)
     token = held[0].token
-    answers = await here.commit(
+    answers = await here.ack_by_name(
         [
             said("t0", token=token),
             said("t0", Release(after_done=True), token=token),
@@ -433,7 +433,7 @@ async def test_of_all_that_is_said_about_one_message_the_worst_counts(here):
 async def test_giving_back_after_what_is_done_completes_it(here):
     await push_named(here, 4)
     held = await claim(here)
-    [answer] = await here.commit([said("t2", Release(after_done=True), token=held[0].token)])
+    [answer] = await here.ack_by_name([said("t2", Release(after_done=True), token=held[0].token)])
     assert answer.verdict is Verdict.RELEASED
     assert answer.lease_ended
     again = await claim(here)
@@ -455,10 +455,10 @@ async def test_without_a_token_a_commit_is_taken_from_anyone(here):
 async def test_without_a_token_a_failure_uses_an_attempt(here, clock):
     await here.configure(ORDERS, {"retry": {"attempts": 2, "delay": 5, "jitter": 0}})
     await push_named(here, 2)
-    [answer] = await here.commit([said("t0", Fail("one"))])
+    [answer] = await here.ack_by_name([said("t0", Fail("one"))])
     assert answer.verdict is Verdict.RETRYING
     assert (await nothing(here)).ask_again == clock.now() + timedelta(seconds=5)
-    [answer] = await here.commit([said("t0", Fail("two"))])
+    [answer] = await here.ack_by_name([said("t0", Fail("two"))])
     assert answer.verdict is Verdict.BURIED
     assert payloads(await claim(here)) == [b"1"]
 
@@ -476,7 +476,7 @@ async def test_lanes_under_one_token_end_one_by_one(here):
     await push_named(here, 1, "b")
     held = await claim(here)
     token = held[0].token
-    [answer] = await here.commit([said("t0", key="a", token=token)])
+    [answer] = await here.ack_by_name([said("t0", key="a", token=token)])
     assert answer.lease_ended
     assert await committed(here, said("t0", key="b", token=token)) == ["settled"]
 
@@ -493,25 +493,25 @@ async def test_a_unit_commits_and_pushes_together(here):
     await push_named(here, 2)
     held = await claim(here)
     token = held[0].token
-    [answer] = await here.transact([Unit(commits=(said("t0", token=token),), pushes=(message("next"),))])
+    [answer] = await here.transact([Unit(acks=(said("t0", token=token),), pushes=(message("next"),))])
     assert isinstance(answer, Done)
-    assert answer.committed[0].answer is CommitAnswer.SETTLED
+    assert answer.acked[0].answer is AckAnswer.SETTLED
     assert len(await claim(here, "next")) == 1
-    stale = Unit(commits=(said("t1", token=LeaseToken("old")),), pushes=(message("next"),))
+    stale = Unit(acks=(said("t1", token=LeaseToken("old")),), pushes=(message("next"),))
     [answer] = await here.transact([stale])
     assert isinstance(answer, Undone)
     assert await claim(here, "next") == []
-    [answer] = await here.transact([Unit(commits=(said("t1"),), pushes=(message("next"),))])
+    [answer] = await here.transact([Unit(acks=(said("t1"),), pushes=(message("next"),))])
     assert isinstance(answer, Done), "without a token it is taken from anyone"
 
 
 async def test_a_unit_is_undone_by_a_lease_that_is_over_even_if_all_is_done(here):
     await push_named(here, 1)
     [held] = await claim(here)
-    await here.commit([said("t0", token=held.token)])
-    [answer] = await here.transact([Unit(commits=(said("t0", token=held.token),), pushes=(message("next"),))])
+    await here.ack_by_name([said("t0", token=held.token)])
+    [answer] = await here.transact([Unit(acks=(said("t0", token=held.token),), pushes=(message("next"),))])
     assert isinstance(answer, Undone)
-    [answer] = await here.transact([Unit(commits=(said("t0"),), pushes=(message("next"),))])
+    [answer] = await here.transact([Unit(acks=(said("t0"),), pushes=(message("next"),))])
     assert isinstance(answer, Done)
 
 
@@ -536,15 +536,15 @@ async def test_dead_letters_are_chosen_and_counted(here, clock):
             [held] = await claim(here, key=key, messages=1)
             await settle(here, failed(held, f"{key} failed"))
             clock.move(seconds=10)
-    every, count = await here.letters(LettersWanted(queue=ORDERS))
+    every, count = await here.dead_letters(DeadLettersWanted(queue=ORDERS))
     assert count == len(every) == 4
     assert [each.key for each in every] == ["b", "b", "a", "a"], "newest first"
-    some, count = await here.letters(LettersWanted(queue=ORDERS, key="a", limit=1, offset=1))
+    some, count = await here.dead_letters(DeadLettersWanted(queue=ORDERS, key="a", limit=1, offset=1))
     assert (len(some), count) == (1, 2)
-    _, count = await here.letters(LettersWanted(since=clock.now() - timedelta(seconds=15)))
+    _, count = await here.dead_letters(DeadLettersWanted(since=clock.now() - timedelta(seconds=15)))
     assert count == 1
-    assert (await here.letters(LettersWanted(queue="nobody"))) == ([], 0)
-    assert (await here.letters(LettersWanted(group="nobody"))) == ([], 0)
+    assert (await here.dead_letters(DeadLettersWanted(queue="nobody"))) == ([], 0)
+    assert (await here.dead_letters(DeadLettersWanted(group="nobody"))) == ([], 0)
 
 
 async def test_groups_are_found_with_their_queues(store, clock):
@@ -614,13 +614,13 @@ async def test_of_two_messages_of_one_name_in_a_lease_the_first_is_meant(here):
     await here.push([named("t", payload=b"1"), named("t", payload=b"2"), named("u", payload=b"3")])
     held = await claim(here)
     token = held[0].token
-    [answer] = await here.commit([said("t", token=token)])
+    [answer] = await here.ack_by_name([said("t", token=token)])
     assert not answer.lease_ended
     assert (await here.depth(ORDERS, "default")).leased == 2
-    await here.commit([said("t", token=token)])
+    await here.ack_by_name([said("t", token=token)])
     assert (await here.depth(ORDERS, "default")).leased == 1
-    [answer] = await here.commit([said("t", token=token)])
-    assert answer.answer is CommitAnswer.BEFORE
+    [answer] = await here.ack_by_name([said("t", token=token)])
+    assert answer.answer is AckAnswer.BEFORE
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -632,7 +632,7 @@ async def test_what_has_no_name_goes_by_its_id(here, key):
     name = id_text(one.id)
     assert await committed(here, said(name, token=token)) == ["settled"]
     assert await committed(here, said(name, token=token)) == ["before"]
-    [answer] = await here.commit([said(id_text(two.id), Bury("no"), token=token)])
+    [answer] = await here.ack_by_name([said(id_text(two.id), Bury("no"), token=token)])
     assert answer.verdict is Verdict.BURIED
     assert await committed(here, said(id_text(message().id), token=token)) == ["unknown"]
 

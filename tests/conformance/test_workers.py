@@ -9,17 +9,17 @@ import pytest
 from qo.core.errors import Invalid
 from qo.core.lane import Start, StartAt
 from qo.core.scaling import Demand
-from qo.core.worker import Beat
+from qo.core.worker import Heartbeat
 from qo.testing.clock import START
 from tests.conformance.saying import ORDERS, claim, done, failed, message, messages, settle
 
 
-def beat(id: str = "a", **options) -> Beat:
+def heartbeat(id: str = "a", **options) -> Heartbeat:
     said = {
         "queues": (ORDERS,), "group": "default", "kinds": ("send",), "host": "here", "pid": 7, "started_at": START,
         "max_capacity": 10, "available_capacity": 4, "memory_usage": 0.5,
     }  # fmt: skip
-    return Beat(id=id, **{**said, **options})
+    return Heartbeat(id=id, **{**said, **options})
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ async def states(store) -> dict[str, str]:
 
 
 async def test_a_worker_registers_once_and_is_known_to_live_in_silence(store, clock):
-    assert await store.beat([beat("a"), beat("b", queues=("other", ORDERS))])
+    assert await store.heartbeat([heartbeat("a"), heartbeat("b", queues=("other", ORDERS))])
     clock.move(hours=3)
     first, second = await store.workers()
     assert (first.id, first.seen_at, first.state.value) == ("a", START, "alive")
@@ -42,36 +42,36 @@ async def test_a_worker_registers_once_and_is_known_to_live_in_silence(store, cl
 
 
 async def test_a_worker_that_is_heard_from_again_is_shown_as_it_said_last(store, clock):
-    await store.beat([beat("a")])
+    await store.heartbeat([heartbeat("a")])
     clock.move(seconds=10)
-    await store.beat([beat("a", available_capacity=0, pressure=("memory",))])
+    await store.heartbeat([heartbeat("a", available_capacity=0, pressure=("memory",))])
     [worker] = await store.workers()
     assert (worker.available_capacity, worker.pressure) == (0, ("memory",))
     assert worker.seen_at == START + timedelta(seconds=10)
 
 
 async def test_a_worker_that_leaves_is_not_listed(store):
-    await store.beat([beat("a"), beat("b")])
-    await store.leave(["a"])
+    await store.heartbeat([heartbeat("a"), heartbeat("b")])
+    await store.deregister(["a"])
     assert await states(store) == {"b": "alive"}
-    await store.leave(["a", "never"])
+    await store.deregister(["a", "never"])
 
 
 async def test_a_worker_whom_nobody_vouches_for_is_gone_and_forgotten_after_a_day(local, clock):
-    await local.beat([beat("a")])
-    await local.let_go(["a"])
+    await local.heartbeat([heartbeat("a")])
+    await local.disown(["a"])
     assert await states(local) == {"a": "gone"}
-    assert await local.keep("a")
-    assert not await local.keep("never")
+    assert await local.adopt("a")
+    assert not await local.adopt("never")
     assert await states(local) == {"a": "alive"}
-    await local.let_go(["a"])
+    await local.disown(["a"])
     clock.move(days=2)
-    await local.beat([beat("b")])
+    await local.heartbeat([heartbeat("b")])
     assert await states(local) == {"b": "alive"}
 
 
 async def test_a_kind_that_nobody_takes_is_told_after_a_while(store, clock):
-    await store.beat([beat("a", kinds=("send",)), beat("b", group="audit", kinds=())])
+    await store.heartbeat([heartbeat("a", kinds=("send",)), heartbeat("b", group="audit", kinds=())])
     await store.push([message(kind="send"), message(kind="sned", key="k"), message(kind="sned"), message("other")])
     assert not await store.unserved()
     clock.move(seconds=10)
@@ -79,7 +79,7 @@ async def test_a_kind_that_nobody_takes_is_told_after_a_while(store, clock):
     assert found == {(ORDERS, "default", "sned"): START, ("other", "default", "default"): START}
     await store.create_group([ORDERS], "audit", Start(StartAt.ALL))
     assert {each.group for each in await store.unserved()} == {"default"}  # the other group takes all kinds
-    await store.leave(["b"])
+    await store.deregister(["b"])
     assert ("audit", "send") in {(each.group, each.kind) for each in await store.unserved()}
 
 
@@ -114,7 +114,7 @@ async def test_nothing_that_a_paused_queue_has_is_unserved_or_demanded(store, cl
 )
 def test_what_a_worker_cannot_say_is_refused(options, field):
     with pytest.raises(Invalid, match=field):
-        beat(**{"id": "a", **options})
+        heartbeat(**{"id": "a", **options})
 
 
 async def test_demand_counts_what_could_run_at_once(store, clock):

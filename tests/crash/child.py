@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import qo
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.client.client import Client
 from qo.core.errors import LeaseLost, RolledBack
 from qo.core.lease import Bury, Complete, Done, Fail, Release, Unit
@@ -81,7 +81,7 @@ class Load:
         while True:
             new = self.queue.prepare(self.outgoing())
             self.announce(new)
-            answers = await self.queue.front.push(new)
+            answers = await self.queue.broker.push(new)
             self.history.write("pushed", ids=[id_text(each.id) for each in answers])
             await asyncio.sleep(self.rng.random() * 0.01)
 
@@ -92,7 +92,7 @@ class Load:
             new = self.queue.prepare([qo.Message(FIRED)])
             self.announce(new)
             moved = Put(kind=COUNT[0], name=COUNT[1], body=b"%d" % (count + 1), expected=version)
-            answer = await self.queue.front.transact(Unit(pushes=tuple(new), records=(moved,)))
+            answer = await self.queue.broker.transact(Unit(pushes=tuple(new), records=(moved,)))
             if isinstance(answer, Done):
                 self.history.write("pushed", ids=[id_text(each.id) for each in new])
             await asyncio.sleep(self.rng.random() * 0.01)
@@ -164,7 +164,7 @@ async def opened(url: str, probe) -> Engine:
 async def work(url: str, history: Path, seed: int, crash: list[str]) -> None:
     probe = suicide(crash[0], crash[1], int(crash[2])) if crash else None
     engine = await opened(url, probe)
-    client = Client(Broker(engine))
+    client = Client(LocalBroker(engine))
     load = Load(client, Recorder(history), random.Random(seed))
     await asyncio.gather(
         load.produce(),

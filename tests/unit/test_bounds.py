@@ -156,7 +156,7 @@ async def test_streams_of_one_client_are_limited():
                 assert answer.status == 200
             status, _, problem = await ask(running, "GET", "/v1/queues/q/stream")
             assert (status, "limits.streams_per_client" in problem["detail"]) == (429, True)
-        while running.house.streams:
+        while running.context.streams:
             await asyncio.sleep(0.001)
         async with session.get("/v1/queues/q/stream") as answer:
             assert answer.status == 200

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from qo.broker import gather
+from qo.broker import batcher
 from qo.broker.backoff import Backoffs
-from qo.broker.broker import Broker
-from qo.broker.gather import Gather
+from qo.broker.batcher import Batcher
+from qo.broker.broker import LocalBroker
 from qo.broker.line import Line, Waiter
 from qo.core.errors import Closed, Conflict, Invalid, StoreFull, TimedOut
 from qo.core.lane import Start, StartAt
@@ -29,12 +29,12 @@ class Counted(SqliteEngine):
     """Counts the calls that reach the store, and can be made to wait."""
 
     calls: dict[str, list[int]]
-    gate: asyncio.Event | None = None
+    authenticator: asyncio.Event | None = None
 
     async def _counted(self, name: str, size: int) -> None:
         self.calls.setdefault(name, []).append(size)
-        if self.gate is not None:
-            await self.gate.wait()
+        if self.authenticator is not None:
+            await self.authenticator.wait()
 
     async def push(self, messages, *, nonce=None):
         await self._counted("push", len(messages))
@@ -52,9 +52,9 @@ class Counted(SqliteEngine):
         await self._counted("tidy", 1)
         return await super().tidy()
 
-    async def changed(self):
-        await self._counted("changed", 1)
-        return await super().changed()
+    async def others_wrote(self):
+        await self._counted("others_wrote", 1)
+        return await super().others_wrote()
 
 
 @pytest.fixture
@@ -70,8 +70,8 @@ async def store(clock) -> Counted:
 
 
 @pytest.fixture
-async def broker(store, clock) -> AsyncIterator[Broker]:
-    broker = Broker(store, clock=clock)
+async def broker(store, clock) -> AsyncIterator[LocalBroker]:
+    broker = LocalBroker(store, clock=clock)
     yield broker
     await broker.close()
 
@@ -83,7 +83,7 @@ async def settled() -> None:
     await asyncio.sleep(0.02)
 
 
-async def parked(broker: Broker, count: int) -> None:
+async def parked(broker: LocalBroker, count: int) -> None:
     while broker.waiting < count:
         await asyncio.sleep(0.001)
 
@@ -94,49 +94,49 @@ def delivered(answer) -> list[bytes]:
 
 
 async def test_calls_gather_while_a_commit_is_under_way(broker, store):
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     first = asyncio.create_task(broker.push([message()]))
     await settled()
     others = [asyncio.create_task(broker.push(messages(2))) for _ in range(50)]
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     await asyncio.gather(first, *others)
     assert store.calls["push"] == [1, 100]
 
 
 async def test_each_caller_gets_its_own_answers(broker, store):
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     batches = [messages(3) for _ in range(10)]
     pushes = [asyncio.create_task(broker.push(batch)) for batch in batches]
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     for push, batch in zip(pushes, batches, strict=True):
         assert [answer.id for answer in await push] == [each.id for each in batch]
 
 
 async def test_a_call_cancelled_before_it_is_sent_is_dropped(broker, store):
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     first = asyncio.create_task(broker.push([message()]))
     await settled()
     dropped = asyncio.create_task(broker.push([message()]))
     await settled()
     dropped.cancel()
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     await first
     await settled()
     assert store.calls["push"] == [1]
 
 
 async def test_a_bad_call_fails_alone(broker, store, clock):
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     ahead = Start(StartAt.TIME, clock.now() + timedelta(days=1))
     first = asyncio.create_task(broker.claim(want()))
     await settled()
     bad = asyncio.create_task(broker.claim(want(group="g", start=ahead)))
     good = asyncio.create_task(broker.claim(want()))
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     await first
     with pytest.raises(Invalid, match="future"):
         await bad
@@ -151,8 +151,8 @@ async def test_a_store_that_is_full_fails_all_of_the_batch_once():
         await asyncio.sleep(0)
         raise StoreFull("full")
 
-    gather = Gather[int, int](send, weigh=lambda _: 1, limit=10)
-    answers = await asyncio.gather(*(gather.ask(n) for n in range(3)), return_exceptions=True)
+    batching = Batcher[int, int](send, weigh=lambda _: 1, limit=10)
+    answers = await asyncio.gather(*(batching.ask(n) for n in range(3)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreFull] * 3
     assert sent == [1, 2]
 
@@ -165,8 +165,8 @@ async def test_batches_have_a_limit_but_a_large_call_passes():
         await asyncio.sleep(0)
         return calls
 
-    gather = Gather[int, int](send, weigh=lambda call: call, limit=10)
-    await asyncio.gather(*(gather.ask(size) for size in (1, 6, 3, 4, 50, 5, 5)))
+    batching = Batcher[int, int](send, weigh=lambda call: call, limit=10)
+    await asyncio.gather(*(batching.ask(size) for size in (1, 6, 3, 4, 50, 5, 5)))
     assert sent == [[1], [6, 3], [4], [50], [5, 5]]
 
 
@@ -267,7 +267,7 @@ async def test_a_waiter_of_another_kind_stays_asleep(broker, store):
 
 async def test_a_hint_during_an_empty_claim_is_not_lost(broker, store):
     """The store said nothing, but a push came in between: ask again instead of waiting."""
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
     await settled()
     real_claim = SqliteEngine.claim
@@ -282,8 +282,8 @@ async def test_a_hint_during_an_empty_claim_is_not_lost(broker, store):
         return answer
 
     store.claim = claim_then_push.__get__(store)
-    broker._claims._gather._send = store.claim
-    store.gate.set()
+    broker._claims._batcher._send = store.claim
+    store.authenticator.set()
     waiting.cancel()
     again = asyncio.create_task(broker.claim_or_wait(want(), None))
     assert isinstance(await asyncio.wait_for(again, 5), Claimed)
@@ -293,12 +293,12 @@ async def test_a_claim_for_a_caller_who_has_gone_goes_to_the_next_in_line(broker
     first = asyncio.create_task(broker.claim_or_wait(want(), None))
     second = asyncio.create_task(broker.claim_or_wait(want(), None))
     await parked(broker, 2)
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     push = asyncio.create_task(SqliteEngine.push(store, [message()]))
     await settled()
     first.cancel()
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     await push
     assert delivered(await asyncio.wait_for(second, 5)) == [b"1"]
 
@@ -309,12 +309,12 @@ async def test_a_claim_under_a_token_of_the_caller_s_own_is_not_handed_to_anothe
     first = asyncio.create_task(broker.claim_or_wait(gone, None))
     second = asyncio.create_task(broker.claim_or_wait(again, None))
     await parked(broker, 2)
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     push = asyncio.create_task(SqliteEngine.push(store, [message()]))
     await settled()
     first.cancel()
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     await push
     answer = await asyncio.wait_for(second, 5)
     assert {each.token for each in answer.deliveries} == {again.token}
@@ -333,7 +333,7 @@ async def test_of_two_that_wait_with_one_token_one_is_refused(broker):
 
 
 async def test_a_stalled_batch_does_not_stop_the_next(monkeypatch):
-    monkeypatch.setattr(gather, "STALL_SECONDS", 0.02)
+    monkeypatch.setattr(batcher, "STALL_SECONDS", 0.02)
     sent: list[list[int]] = []
     stalled = asyncio.Event()
 
@@ -343,7 +343,7 @@ async def test_a_stalled_batch_does_not_stop_the_next(monkeypatch):
             await stalled.wait()
         return calls
 
-    gathered = Gather[int, int](send, weigh=lambda _: 1, limit=100)
+    gathered = Batcher[int, int](send, weigh=lambda _: 1, limit=100)
     first = asyncio.create_task(gathered.ask(0))
     await settled()
     others = [asyncio.create_task(gathered.ask(number)) for number in range(1, 6)]
@@ -356,7 +356,7 @@ async def test_a_stalled_batch_does_not_stop_the_next(monkeypatch):
 
 
 async def test_only_so_many_batches_are_under_way_though_all_stall(monkeypatch):
-    monkeypatch.setattr(gather, "STALL_SECONDS", 0.005)
+    monkeypatch.setattr(batcher, "STALL_SECONDS", 0.005)
     under_way = most = 0
     go_on = asyncio.Event()
 
@@ -368,10 +368,10 @@ async def test_only_so_many_batches_are_under_way_though_all_stall(monkeypatch):
         under_way -= 1
         return calls
 
-    gathered = Gather[int, int](send, weigh=lambda _: 1, limit=1)
+    gathered = Batcher[int, int](send, weigh=lambda _: 1, limit=1)
     asked = [asyncio.create_task(gathered.ask(number)) for number in range(30)]
     await asyncio.sleep(0.3)
-    assert most == gather.AT_ONCE_LIMIT
+    assert most == batcher.AT_ONCE_LIMIT
     go_on.set()
     assert await asyncio.wait_for(asyncio.gather(*asked), 5) == list(range(30))
     await gathered.close()
@@ -385,7 +385,7 @@ async def test_hints_are_verified_only_while_someone_waits(store, clock, monkeyp
 
     monkeypatch.setattr(store, "verify", verify)
     monkeypatch.setattr(type(store), "check_seconds", 180.0)
-    broker = Broker(store, clock=clock)
+    broker = LocalBroker(store, clock=clock)
     await broker.push([message("other")])
     clock.move(hours=1)
     await settled()
@@ -410,12 +410,12 @@ async def test_hints_are_verified_only_while_someone_waits(store, clock, monkeyp
 
 async def test_a_claim_for_nobody_is_released_at_once(broker, store):
     await broker.push([message()])
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     gone = asyncio.create_task(broker.claim(want()))
     await settled()
     gone.cancel()
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     while "settle" not in store.calls:
         await asyncio.sleep(0.001)
     await settled()
@@ -425,12 +425,12 @@ async def test_a_claim_for_nobody_is_released_at_once(broker, store):
 
 async def test_what_was_settled_at_delivery_and_not_delivered_is_counted(broker, store):
     await broker.push([message()])
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     gone = asyncio.create_task(broker.claim(want(auto_settle=True)))
     await settled()
     gone.cancel()
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     while not broker._claims.undelivered:
         await asyncio.sleep(0.001)
 
@@ -477,12 +477,12 @@ async def test_housekeeping_runs_after_traffic_and_at_its_own_time_only(broker, 
 async def test_closing_answers_waiters_and_finishes_what_is_under_way(broker, store):
     waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
     await parked(broker, 1)
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     push = asyncio.create_task(broker.push([message(key="k")]))
     await settled()
     closing = asyncio.create_task(broker.close())
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     await closing
     assert isinstance(await waiting, Nothing)
     assert not isinstance((await push)[0], Refused)
@@ -495,7 +495,7 @@ async def test_another_process_is_noticed_by_polling_while_someone_waits(tmp_pat
     path = str(tmp_path / "qo.db")
     store = await Counted.open(path, clock=clock.now)
     store.calls = {}
-    broker = Broker(store, clock=clock, polling=PollingStrategy.adaptive())
+    broker = LocalBroker(store, clock=clock, polling=PollingStrategy.adaptive())
     other = await SqliteEngine.open(path, clock=clock.now)
     waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
     await parked(broker, 1)
@@ -508,10 +508,10 @@ async def test_another_process_is_noticed_by_polling_while_someone_waits(tmp_pat
     assert delivered(await asyncio.wait_for(waiting, 5)) == [b"from afar"]
     clock.move(seconds=6)
     await settled()
-    polls = len(store.calls["changed"])
+    polls = len(store.calls["others_wrote"])
     clock.move(hours=1)
     await settled()
-    assert len(store.calls["changed"]) == polls  # nobody waits any more
+    assert len(store.calls["others_wrote"]) == polls  # nobody waits any more
     await other.close()
     await broker.close()
 
@@ -535,8 +535,8 @@ async def test_resuming_a_queue_wakes_its_waiters(broker):
 async def test_a_waiter_that_parks_as_another_times_out_still_hears_hints(broker, clock):
     first = asyncio.create_task(broker.claim_or_wait(want(), clock.now() + timedelta(seconds=1)))
     await parked(broker, 1)
-    [lot] = broker._claims.waiters._lots.values()
-    lot.answer(next(iter(lot.waiters)), Nothing(None))
+    [wait_group] = broker._claims.waiters._wait_groups.values()
+    wait_group.answer(next(iter(wait_group.waiters)), Nothing(None))
     second = asyncio.create_task(broker._claims.waiters.park(want(), None, Nothing(None), 0))
     await first
     await parked(broker, 1)
@@ -549,20 +549,20 @@ async def test_a_caller_cancelled_just_as_its_answer_arrives_leaks_no_claim(brok
     if waits:
         waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
         await parked(broker, 1)
-        [lot] = broker._claims.waiters._lots.values()
-        original = lot.answer
-        lot.answer = lambda waiter, answer: (original(waiter, answer), waiting.cancel())
+        [wait_group] = broker._claims.waiters._wait_groups.values()
+        original = wait_group.answer
+        wait_group.answer = lambda waiter, answer: (original(waiter, answer), waiting.cancel())
         await broker.push([message()])
     else:
         await broker.push([message()])
-        original_send = broker._claims._gather._send
+        original_send = broker._claims._batcher._send
 
         async def send(wants):
             answers = await original_send(wants)
             asyncio.get_running_loop().call_soon(waiting.cancel)
             return answers
 
-        broker._claims._gather._send = send
+        broker._claims._batcher._send = send
         waiting = asyncio.create_task(broker.claim(want()))
     await asyncio.gather(waiting, return_exceptions=True)
     assert waiting.cancelled()
@@ -575,12 +575,12 @@ async def test_a_caller_cancelled_just_as_its_answer_arrives_leaks_no_claim(brok
 async def test_what_was_claimed_on_for_a_caller_who_has_gone_is_given_back(broker, store):
     await broker.push(messages(2))
     claimed = await broker.claim(want())
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     gone = asyncio.create_task(broker.settle([done(claimed.deliveries[0])], [want()]))
     await settled()
     gone.cancel()
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     while len(store.calls["settle"]) < 2:
         await asyncio.sleep(0.001)
     await settled()
@@ -591,12 +591,12 @@ async def test_closing_leaves_nobody_waiting(broker, store):
     [stored] = await broker.push([message("other")])
     result = asyncio.create_task(broker.finished(stored.id, None))
     await settled()
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     asking = asyncio.create_task(broker.claim_or_wait(want(), None))
     await settled()
     closing = asyncio.create_task(broker.close())
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     await asyncio.wait_for(closing, 5)
     assert isinstance(await asyncio.wait_for(asking, 5), Nothing)
     with pytest.raises(Closed):
@@ -606,14 +606,14 @@ async def test_closing_leaves_nobody_waiting(broker, store):
 async def test_polling_goes_on_while_a_slow_claim_is_asked(tmp_path, clock):
     store = await Counted.open(str(tmp_path / "qo.db"), clock=clock.now)
     store.calls = {}
-    broker = Broker(store, clock=clock)
+    broker = LocalBroker(store, clock=clock)
     await settled()
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
     await settled()
     clock.move(seconds=6)
     await settled()
-    store.gate.set()
+    store.authenticator.set()
     await parked(broker, 1)
     other = await SqliteEngine.open(str(tmp_path / "qo.db"), clock=clock.now)
     await other.push([message(payload=b"from afar")])
@@ -635,7 +635,7 @@ async def test_a_result_is_not_missed_while_its_commit_is_under_way(tmp_path):
             go_on.wait(5)
 
     store = await SqliteEngine.open(str(tmp_path / "qo.db"), probe=probe)
-    broker = Broker(store)
+    broker = LocalBroker(store)
     [stored] = await broker.push([message()])
     claimed = await broker.claim(want())
     settling = asyncio.create_task(broker.settle([done(claimed.deliveries[0])]))
@@ -655,7 +655,7 @@ async def test_a_group_that_is_asked_for_in_vain_rests_longer(tmp_path, clock):
     await store._writer.open()
     await store._reader.open()
     other = await SqliteEngine.open(str(tmp_path / "qo.db"), synchronous="off", clock=clock.now)
-    broker = Broker(store, clock=clock, polling=PollingStrategy.fixed(10))
+    broker = LocalBroker(store, clock=clock, polling=PollingStrategy.fixed(10))
     waiting = asyncio.create_task(broker.claim_or_wait(want(), None))
     await parked(broker, 1)
     for _ in range(200):  # two seconds
@@ -677,8 +677,8 @@ async def test_a_group_that_is_asked_for_in_vain_rests_longer(tmp_path, clock):
 
 async def tick(store: Counted, clock: ManualClock) -> None:
     """Move on until the store was asked whether others wrote."""
-    before = len(store.calls.get("changed", []))
-    while len(store.calls.get("changed", [])) == before:
+    before = len(store.calls.get("others_wrote", []))
+    while len(store.calls.get("others_wrote", [])) == before:
         clock.move(milliseconds=1)
         await asyncio.sleep(0.0005)
 
@@ -745,19 +745,19 @@ async def test_a_claim_whose_time_is_up_while_the_store_answers_gets_the_answer(
     """It was settled at delivery: there is nobody else to give it to."""
     waiting = asyncio.create_task(broker.claim_or_wait(want(auto_settle=True), clock.now() + timedelta(seconds=5)))
     await parked(broker, 1)
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     asked = len(store.calls["claim"])
     pushing = asyncio.create_task(store.push([message()]))
     while len(store.calls.get("push", [])) < 1:
         await asyncio.sleep(0)
-    store.gate.set()
+    store.authenticator.set()
     await pushing
-    store.gate = asyncio.Event()
+    store.authenticator = asyncio.Event()
     while len(store.calls["claim"]) == asked:
         await asyncio.sleep(0)
     clock.move(seconds=6)
     await asyncio.sleep(0)
-    store.gate.set()
+    store.authenticator.set()
     assert delivered(await asyncio.wait_for(waiting, 5)) == [b"1"]
 
 
@@ -825,7 +825,7 @@ async def test_who_waits_for_demand_is_answered_in_time_and_asks_seldom(path, tm
         return await look(*wish)
 
     engine.demand = counted  # type: ignore[method-assign,assignment]
-    broker = Broker(engine, clock=clock)
+    broker = LocalBroker(engine, clock=clock)
     waiting = asyncio.create_task(broker.demand_or_wait(["q"], "default", None, clock.now() + timedelta(seconds=5)))
     await settled()
     clock.move(seconds=5)

@@ -333,11 +333,11 @@ async def test_what_waits_for_a_queue_that_does_not_exist_yet_is_demand(place, s
     """A manager with no workers waits for demand, and is woken by the very first enqueue."""
     _, schema = place
     async with qo.connect(f"{server.url}&schema={schema}") as client:
-        front = client.front
-        waiting = asyncio.create_task(front.demand_or_wait(["mail"], "default", None, None))
+        broker = client.broker
+        waiting = asyncio.create_task(broker.demand_or_wait(["mail"], "default", None, None))
         await asyncio.sleep(0.2)  # it has asked, and waits
         assert not waiting.done()
         await asyncpg_way(server, schema, True)
         demand = await asyncio.wait_for(waiting, 60)
         assert (demand.waiting, demand.runnable, demand.depth) == (1, 1, 1)
-        assert (await front.inspect.demand(["mail"], "default", ["other"])).depth == 0
+        assert (await broker.inspect.demand(["mail"], "default", ["other"])).depth == 0

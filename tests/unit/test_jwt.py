@@ -222,7 +222,7 @@ async def test_our_own_tokens_are_taken_beside_theirs():
     import qo
 
     async with guarded(JwtSettings(secret=SECRET)) as court:
-        tokens = qo.Client(court.server.house.broker).tokens
+        tokens = qo.Client(court.server.context.broker).tokens
         _, text = await tokens.create("ci", [Scope.PRODUCE, Scope.CONSUME], prefixes=["q"])
         headers = {"authorization": f"Bearer {text}"}
         assert (await court.ask(*PUSH, headers=headers))[0] == 201
@@ -297,7 +297,7 @@ async def test_metrics_may_be_kept_from_strangers():
     from qo.server.settings import MetricSettings
 
     async with guarded(JwtSettings(secret=SECRET)) as court:
-        court.server.house.settings = replace(court.server.house.settings, metrics=MetricSettings(public=False))
+        court.server.context.settings = replace(court.server.context.settings, metrics=MetricSettings(public=False))
         assert await status(court, None, "GET", "/metrics") == 401
         assert await status(court, signed(role="read-only"), "GET", "/metrics") == 200
         assert isinstance(court.session, aiohttp.ClientSession)

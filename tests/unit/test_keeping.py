@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 import qo
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.core.errors import Invalid
 from qo.server import keeping
 from qo.stores.sqlite.engine import SqliteEngine
 from tests.conformance.remote import serving
-from tests.conformance.test_workers import beat, states
+from tests.conformance.test_workers import heartbeat, states
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ async def store():
 async def test_who_is_not_seen_any_longer_is_let_go(store, monkeypatch):
     monkeypatch.setattr(keeping, "HOLD_SECONDS", 0.05)
     keeper = keeping.Keeper(store)
-    await keeper.beat(beat("parked"))
-    await keeper.beat(beat("gone"))
+    await keeper.heartbeat(heartbeat("parked"))
+    await keeper.heartbeat(heartbeat("gone"))
     with keeper.parked("parked"), keeper.parked("no worker"), keeper.parked(None):
         async with asyncio.timeout(30):
             while await states(store) != {"parked": "alive", "gone": "gone"}:
@@ -43,14 +43,14 @@ async def test_who_is_not_seen_any_longer_is_let_go(store, monkeypatch):
 
 async def test_who_waits_at_another_server_is_taken_over(store):
     first, second = keeping.Keeper(store), keeping.Keeper(store)
-    await first.beat(beat("a"))
-    await store.let_go(["a"])  # the first server is gone
+    await first.heartbeat(heartbeat("a"))
+    await store.disown(["a"])  # the first server is gone
     assert await states(store) == {"a": "gone"}
     with second.parked("a"):
         async with asyncio.timeout(30):
             while await states(store) != {"a": "alive"}:
                 await asyncio.sleep(0.01)
-    await second.leave("a")
+    await second.deregister("a")
     assert await states(store) == {}
     await first.close()
     await second.close()
@@ -58,7 +58,7 @@ async def test_who_waits_at_another_server_is_taken_over(store):
 
 @contextlib.asynccontextmanager
 async def at_a_server():
-    broker = Broker(await SqliteEngine.open(":memory:"))
+    broker = LocalBroker(await SqliteEngine.open(":memory:"))
     async with serving(broker) as running, qo.connect(running.url) as client:
         yield running, client
     await broker.close()
@@ -66,14 +66,14 @@ async def at_a_server():
 
 async def test_scaling_says_what_there_is_to_do_and_waits_for_it():
     async with at_a_server() as (_, client):
-        front = client.front
-        waiting = asyncio.create_task(front.demand_or_wait(["q", "r"], "default", ["a"], None))
+        broker = client.broker
+        waiting = asyncio.create_task(broker.demand_or_wait(["q", "r"], "default", ["a"], None))
         await client.queue("q").push(1, kind="b")
         await client.queue("r").push(1, kind="a")
         demand = await asyncio.wait_for(waiting, 30)
         assert (demand.depth, demand.waiting, demand.running) == (1, 1, 0)
-        await front.workers.beat([beat("w", queues=("q",), kinds=())])
-        answer = await front._transport.call("GET", "/v1/scaling?queue=q&queue=r&min=0&max=5")
+        await broker.workers.heartbeat([heartbeat("w", queues=("q",), kinds=())])
+        answer = await broker._transport.call("GET", "/v1/scaling?queue=q&queue=r&min=0&max=5")
         said = msgspec.json.decode(answer.body)
         assert (said["depth"], said["desired"], said["workers"], said["max_capacity"]) == (2, 2, 1, 10)
         assert said["oldest_seconds"] >= 0
@@ -86,10 +86,10 @@ async def test_scaling_says_what_there_is_to_do_and_waits_for_it():
 async def test_a_wrong_question_about_scaling_is_named(query, field):
     async with at_a_server() as (_, client):
         with pytest.raises(Invalid, match=field):
-            await client.front._transport.call("GET", f"/v1/scaling?{query}")
+            await client.broker._transport.call("GET", f"/v1/scaling?{query}")
 
 
 async def test_a_worker_is_registered_under_the_name_in_the_path():
     async with at_a_server() as (_, client):
         with pytest.raises(Invalid, match="as in the path"):
-            await client.front._transport.call("PUT", "/v1/workers/b", beat("a"))
+            await client.broker._transport.call("PUT", "/v1/workers/b", heartbeat("a"))

@@ -29,7 +29,7 @@ STUBBORN = [sys.executable, "-c", STUBBORN_SCRIPT]
 async def managed(client: qo.Client, command: list[str], **settings: float) -> AsyncIterator[Manager]:
     bounds = ScalingSettings(**{"default_count": 0, "max_count": 3, "scale_interval_ms": 20.0, **settings})
     manager = Manager(
-        client.front, command, bounds, queues=("q",), group="default", kinds=frozenset({"default"}), grace_seconds=0.1
+        client.broker, command, bounds, queues=("q",), group="default", kinds=frozenset({"default"}), grace_seconds=0.1
     )
     running = asyncio.create_task(manager.run())
     try:
@@ -45,7 +45,7 @@ async def test_a_store_that_fails_once_does_not_keep_workers(monkeypatch):
         await queue.push_many([qo.Message(n) for n in range(5)])
         async with managed(client, SLEEPS, scale_down_seconds=0.5) as manager:
             await until(lambda: len(manager.working) == 3)
-            store = client.front.inspect
+            store = client.broker.inspect
             look, failures = store.demand, 0
 
             async def failing(*wish):

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 
 import qo
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.client.client import Client
 from qo.core.errors import Incompatible, Invalid, Unavailable
 from qo.stores.postgres import schema
@@ -46,7 +46,7 @@ def url(server) -> str:
 async def opened(url: str, **changes) -> AsyncIterator[tuple[Client, PostgresEngine]]:
     """A client of its own, as another process would have one."""
     engine = await PostgresEngine.open(replace(read_address(url), **changes))
-    client = Client(Broker(engine))
+    client = Client(LocalBroker(engine))
     try:
         yield client, engine
     finally:

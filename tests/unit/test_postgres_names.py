@@ -8,7 +8,7 @@ from dataclasses import replace
 import asyncpg
 import pytest
 
-from qo.core.lease import Claimed, Commit, CommitAnswer, Complete, Done, Fail, Unit, Verdict
+from qo.core.lease import AckAnswer, AckByName, Claimed, Complete, Done, Fail, Unit, Verdict
 from qo.core.message import TRANSACTION, Dedupe, DedupeScope, Duplicate, NewMessage, Stored
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
@@ -35,8 +35,8 @@ def named(name: str, key: str = "k") -> NewMessage:
     return message("q", key=key, headers={TRANSACTION: name}, dedupe=dedupe)
 
 
-def said(name: str, report=None, *, key: str = "k", token=None) -> Commit:
-    return Commit(queue="q", key=key, name=name, report=report or Complete(), token=token)
+def said(name: str, report=None, *, key: str = "k", token=None) -> AckByName:
+    return AckByName(queue="q", key=key, name=name, report=report or Complete(), token=token)
 
 
 def deadlocks(server: Server) -> int:
@@ -74,15 +74,15 @@ async def test_a_push_whose_answer_is_lost_is_no_duplicate_of_itself(engine, los
 async def test_a_commit_whose_answer_is_lost_is_made_once(engine, losing):
     await engine.push([named("x"), named("y")])
     losing()
-    [answer] = await engine.commit([said("x", Fail("no"))])
-    assert (answer.answer, answer.verdict) == (CommitAnswer.SETTLED, Verdict.RETRYING)
+    [answer] = await engine.ack_by_name([said("x", Fail("no"))])
+    assert (answer.answer, answer.verdict) == (AckAnswer.SETTLED, Verdict.RETRYING)
     [standing] = (await engine.named_message("q", "k", "x")).standings
     assert standing.attempts == 1
-    await engine.commit([said("x")])
+    await engine.ack_by_name([said("x")])
     [held] = await claim(engine, "q")
     losing()
-    [answer] = await engine.commit([said("y", Fail("no"), token=held.token)])
-    assert (answer.answer, answer.verdict) == (CommitAnswer.SETTLED, Verdict.RETRYING)
+    [answer] = await engine.ack_by_name([said("y", Fail("no"), token=held.token)])
+    assert (answer.answer, answer.verdict) == (AckAnswer.SETTLED, Verdict.RETRYING)
 
 
 async def test_a_name_that_housekeeping_removes_meanwhile_is_held_all_the_same(engine):
@@ -120,7 +120,7 @@ async def test_pushes_and_units_to_a_limited_queue_do_not_wait_for_each_other_in
     assert deadlocks(server) == before
 
 
-async def test_commits_with_and_without_tokens_do_not_wait_for_each_other_in_turns(engine, server):
+async def test_acks_with_and_without_tokens_do_not_wait_for_each_other_in_turns(engine, server):
     await engine.push([named(f"{key}{number}", key) for key in "ab" for number in range(40)])
     before = deadlocks(server)
     for _ in range(30):
@@ -130,5 +130,5 @@ async def test_commits_with_and_without_tokens_do_not_wait_for_each_other_in_tur
         name = {each.key: each.headers[TRANSACTION] for each in answer.deliveries}
         mixed = [said(name["b"], key="b"), said(name["a"], key="a", token=token)]
         fenced = [said(name["a"], key="a", token=token), said(name["b"], key="b", token=token)]
-        await asyncio.gather(engine.commit(mixed), engine.commit(fenced), engine.commit(mixed))
+        await asyncio.gather(engine.ack_by_name(mixed), engine.ack_by_name(fenced), engine.ack_by_name(mixed))
     assert deadlocks(server) == before

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from qo.core.lane import Start
-from qo.core.lease import Commit, Complete, Extension, Fail, Release
+from qo.core.lease import AckByName, Complete, Extension, Fail, Release
 from qo.core.message import TRANSACTION, Dedupe, DedupeScope, Duplicate, NewMessage, Stored, message_ids
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
@@ -147,11 +147,11 @@ async def test_names_and_commits(store, reading):
     _, scanned, entries = await reading.of(store.push(one_by_one))
     assert (scanned, entries <= BATCH * PER_MESSAGE) == ({}, True), entries
     taken = await claim(store, "named", messages=BATCH, lanes=1, lease=LONG)
-    commits = [
-        Commit(queue="named", key=each.key, name=each.headers[TRANSACTION], report=Complete(), token=each.token)
+    acks = [
+        AckByName(queue="named", key=each.key, name=each.headers[TRANSACTION], report=Complete(), token=each.token)
         for each in taken
     ]
-    _, scanned, entries = await reading.of(store.commit(commits))
+    _, scanned, entries = await reading.of(store.ack_by_name(acks))
     assert (scanned, entries <= BATCH * PER_MESSAGE) == ({}, True), entries
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.client.client import Client
 from qo.core.lane import Start
 from qo.core.lease import Done, Unit
@@ -134,7 +134,7 @@ async def test_a_push_is_under_way_while_a_group_seeks(store, server, key):
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_a_group_is_seeking_while_a_push_waits(store, server, key):
     await store.push([message(payload=b"first", key=key)])
-    queue_id, group_id = await inspect.front(store, ORDERS, "default")
+    queue_id, group_id = await inspect.group_of(store, ORDERS, "default")
     async with held_open(server) as connection:
         await connection.fetchval(store.sql.seek, queue_id, group_id, "new", None, None, None, None)
         pushing = asyncio.create_task(store.push([message(payload=b"second", key=key)]))
@@ -187,7 +187,7 @@ async def test_after_a_lost_answer_the_truth_is_looked_up(store):
 
 async def test_a_process_that_dies_between_commit_and_hint_has_hinted(store, server):
     """The hint is part of the commit: nobody has to live on to send it."""
-    client = Client(Broker(store))
+    client = Client(LocalBroker(store))
     waiting = asyncio.create_task(client.queue(ORDERS).claim(wait=30))
     await asyncio.sleep(0.2)
     connection = await asyncpg.connect(server.url)
@@ -226,7 +226,7 @@ async def test_wants_that_come_together_take_nothing_from_a_cursor_that_another_
 
 
 SERVE_PLAIN = """
-SELECT (haul).*, wait FROM qo.serve_plain($1, ROW($2, $3, $4, $5, $6, $7, $8, $9, $10)::qo.short_claims,
+SELECT (batch).*, wait FROM qo.claim_plain($1, ROW($2, $3, $4, $5, $6, $7, $8, $9, $10)::qo.short_claims,
     ARRAY(SELECT default_group_id FROM qo.queues), clock_timestamp())
 """
 
@@ -235,6 +235,6 @@ async def test_a_transaction_that_commits_after_a_newer_one_is_a_change(store, s
     async with held_open(server) as connection:
         await connection.fetchval("SELECT pg_current_xact_id()")
         await store.push([message()])
-        await store.changed()
-        assert not await store.changed()
-    assert await store.changed()
+        await store.others_wrote()
+        assert not await store.others_wrote()
+    assert await store.others_wrote()

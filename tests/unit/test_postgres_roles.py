@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 
 import qo
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.client.client import Client
 from qo.core.errors import Forbidden
 from qo.core.lease import Delivered, Unit
@@ -22,7 +22,7 @@ from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.postgres.schema import in_schema
 from tests.conformance.saying import ORDERS, claim, done, extension, failed, message, messages, payloads, settle, want
-from tests.conformance.test_workers import beat
+from tests.conformance.test_workers import heartbeat
 from tests.postgres import Server, new_schema
 
 ROLES = ("producer", "worker", "server", "reader")
@@ -108,8 +108,8 @@ async def test_a_worker_claims_settles_and_is_known(installation):
     async with installation.opened("producer") as producer:
         await producer.push([*messages(4), message(key="k"), message("by-filter.a")])
     async with installation.opened("worker") as store:
-        broker = Broker(store)
-        await store.beat([beat()])
+        broker = LocalBroker(store)
+        await store.heartbeat([heartbeat()])
         first, *others = await claim(store, messages=4)
         await store.extend([extension(first, 60, started=True)])
         await settle(store, failed(first, after=0), *map(done, others))
@@ -117,7 +117,7 @@ async def test_a_worker_claims_settles_and_is_known(installation):
         await claim(store, "by-filter.a", group="another")
         await store.push([message()])
         assert len(await Client(broker).queue(ORDERS).claim(wait=5)) == 1
-        await store.leave([beat().id])
+        await store.deregister([heartbeat().id])
         await store.tidy()
         for refused in (
             store.configure(ORDERS, {"max_payload": 1}),

@@ -15,8 +15,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from qo.broker import gather
-from qo.broker.broker import Broker
+from qo.broker import batcher
+from qo.broker.broker import LocalBroker
 from qo.client.client import Client
 from qo.core.errors import StoreFull, Unavailable
 from qo.core.lease import Unit
@@ -152,7 +152,7 @@ async def test_a_cut_network_delays_and_loses_nothing(server):
     await cable.plug()
     address = f"postgresql://postgres@127.0.0.1:{cable.port}/postgres?schema={new_schema()}"
     async with opened(address) as store:
-        client = Client(Broker(store))
+        client = Client(LocalBroker(store))
         queue = client.queue("q")
         found: list[int] = []
 
@@ -211,10 +211,10 @@ async def test_a_silent_database_is_unavailable_when_the_deadline_has_passed(ser
 
 async def test_a_connection_that_falls_silent_holds_no_other_push(server, monkeypatch):
     """Whose answer does not come is alone: what gathers meanwhile goes out on another connection."""
-    monkeypatch.setattr(gather, "STALL_SECONDS", 0.2)
+    monkeypatch.setattr(batcher, "STALL_SECONDS", 0.2)
     schema = new_schema()
     async with plugged(server) as cable, opened(cable.url(schema)) as store:
-        broker = Broker(store)
+        broker = LocalBroker(store)
         await broker.push(messages(1))
         next_in_use: Any = store.pool._free[-1]
         cable.silence(next_in_use._transport.get_extra_info("sockname")[1])
@@ -263,7 +263,7 @@ async def test_a_verb_gives_up_on_a_lock_by_itself(url):
 
 async def test_a_database_that_is_read_only_for_a_while_goes_unnoticed(server, url):
     async with opened(url) as store:
-        client = Client(Broker(store))
+        client = Client(LocalBroker(store))
         queue = client.queue(ORDERS)
         seen: list[int] = []
 
@@ -292,7 +292,7 @@ async def test_a_database_that_is_read_only_for_a_while_goes_unnoticed(server, u
 
 async def test_a_database_that_stays_read_only_is_unavailable_and_consumers_outlive_it(server, url):
     async with opened(url) as store:
-        client = Client(Broker(store))
+        client = Client(LocalBroker(store))
         queue = client.queue(ORDERS)
         seen: list[int] = []
 
@@ -333,7 +333,7 @@ def read_only(server: Server, value: str) -> None:
 async def test_a_mute_listener_is_found_out_while_someone_waits(server, check):
     name = new_schema()
     async with plugged(server) as cable, opened(cable.url(name), check=check) as store:
-        broker = Broker(store)
+        broker = LocalBroker(store)
         client = Client(broker)
         await client.queue(ORDERS).push("first")
         await client.queue(ORDERS).claim(wait=1)
@@ -491,7 +491,7 @@ async def test_a_process_that_only_pushes_does_not_listen(server, url):
     async with opened(url) as store:
         await store.push(messages(2))
         assert await connections(server, "LISTEN%") == 0
-        await Client(Broker(store)).queue(ORDERS).claim(wait=5)
+        await Client(LocalBroker(store)).queue(ORDERS).claim(wait=5)
         assert await connections(server, "LISTEN%") == 1
 
 
@@ -516,9 +516,9 @@ async def test_a_call_that_was_cancelled_leaves_no_connection_in_the_middle_of_s
 
 async def test_a_caller_who_is_cancelled_at_its_turn_passes_it_on(url, monkeypatch):
     async with opened(url, pool=1, wake="poll") as store:
-        gate = asyncio.Event()
+        authenticator = asyncio.Event()
         pool = store.pool
-        holding = asyncio.create_task(pool.call(lambda _, __: gate.wait()))
+        holding = asyncio.create_task(pool.call(lambda _, __: authenticator.wait()))
         await asyncio.sleep(0.05)
         second, third = (asyncio.create_task(store.value("look", "SELECT 1")) for _ in range(2))
         await asyncio.sleep(0.05)
@@ -530,7 +530,7 @@ async def test_a_caller_who_is_cancelled_at_its_turn_passes_it_on(url, monkeypat
             second.cancel()
 
         monkeypatch.setattr(pool, "_let_next_in", cancelled_at_its_turn)
-        gate.set()
+        authenticator.set()
         assert await asyncio.wait_for(third, 5) == 1
         await holding
         with pytest.raises(asyncio.CancelledError):
@@ -540,7 +540,7 @@ async def test_a_caller_who_is_cancelled_at_its_turn_passes_it_on(url, monkeypat
 async def test_closing_while_it_begins_to_listen_leaves_no_connection(server, url):
     before = await connections(server)
     store = await PostgresEngine.open(read_address(url))
-    attending = asyncio.create_task(store.attend())
+    attending = asyncio.create_task(store.start_listening())
     await asyncio.sleep(0.001)
     await store.close()
     await asyncio.gather(attending, return_exceptions=True)

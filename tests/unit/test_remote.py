@@ -9,10 +9,10 @@ import threading
 import pytest
 
 import qo
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.broker.clock import SystemClock
 from qo.client.remote import transport
-from qo.client.remote.front import RemoteFront
+from qo.client.remote.broker import RemoteBroker
 from qo.client.remote.transport import Transport, read_addresses
 from qo.core.errors import Closed, Forbidden, Invalid, NotFound, Throttled, TimedOut, Unauthenticated, Unavailable
 from qo.server.settings import LimitSettings, ListenSettings
@@ -80,7 +80,7 @@ class Flaky:
 
 @pytest.fixture
 async def flaky(engine):
-    async with serving(Broker(engine)) as running, Flaky(running.url).open() as flaky:
+    async with serving(LocalBroker(engine)) as running, Flaky(running.url).open() as flaky:
         yield flaky
 
 
@@ -120,8 +120,8 @@ async def test_every_write_may_lose_its_answer(flaky):
 
 async def test_a_client_goes_to_the_next_server_and_stays_there(engine):
     async with contextlib.AsyncExitStack() as stack:
-        one = await stack.enter_async_context(serving(Broker(engine)))
-        other = await stack.enter_async_context(serving(Broker(engine)))
+        one = await stack.enter_async_context(serving(LocalBroker(engine)))
+        other = await stack.enter_async_context(serving(LocalBroker(engine)))
         async with qo.connect(f"{one.url},{other.url}") as client:
             await client.queue("q").push(1)
             assert (one.state.total_requests, other.state.total_requests) == (1, 0)
@@ -134,14 +134,14 @@ async def test_a_client_goes_to_the_next_server_and_stays_there(engine):
 
 async def test_a_waiting_claim_goes_to_another_server_when_its_own_stops(engine):
     async with contextlib.AsyncExitStack() as stack:
-        one = await stack.enter_async_context(serving(Broker(engine)))
-        other = await stack.enter_async_context(serving(Broker(engine)))
+        one = await stack.enter_async_context(serving(LocalBroker(engine)))
+        other = await stack.enter_async_context(serving(LocalBroker(engine)))
         async with qo.connect([one.url, other.url]) as client:
             claim = asyncio.create_task(client.queue("q").claim(wait=30))
-            while not one.house.all_waiting:
+            while not one.context.all_waiting:
                 await asyncio.sleep(0.001)
             await one.stop()
-            while not other.house.all_waiting:
+            while not other.context.all_waiting:
                 await asyncio.sleep(0.001)
             await client.queue("q").push(1)
             [delivery] = await asyncio.wait_for(claim, 10)
@@ -157,11 +157,11 @@ async def test_patience_is_the_caller_s():
 
 
 async def test_no_server_at_all_is_unavailable_in_the_end():
-    front = RemoteFront(Transport(["http://127.0.0.1:9", "http://127.0.0.1:10"], None), SystemClock().now)
-    front._transport.deadline_seconds = 0.05
+    broker = RemoteBroker(Transport(["http://127.0.0.1:9", "http://127.0.0.1:10"], None), SystemClock().now)
+    broker._transport.deadline_seconds = 0.05
     with pytest.raises(Unavailable, match=r"no answer from http://127\.0\.0\.1"):
-        await front.inspect.health()
-    await front.close()
+        await broker.inspect.health()
+    await broker.close()
 
 
 async def test_something_that_is_not_qo_is_said_to_be_so():
@@ -171,31 +171,33 @@ async def test_something_that_is_not_qo_is_said_to_be_so():
         writer.close()
 
     server = await asyncio.start_server(other, "127.0.0.1", 0)
-    front = RemoteFront(Transport([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], None), SystemClock().now)
+    broker = RemoteBroker(
+        Transport([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"], None), SystemClock().now
+    )
     with pytest.raises(Unavailable, match="is it a qo server"):
-        await front.inspect.health()
-    await front.close()
+        await broker.inspect.health()
+    await broker.close()
     server.close()
 
 
 async def test_what_will_not_get_better_is_not_tried_again(engine, monkeypatch):
-    async with serving(Broker(engine)) as running, qo.connect(running.url) as client:
+    async with serving(LocalBroker(engine)) as running, qo.connect(running.url) as client:
         calls = []
 
         async def broken(*_, **__):
             calls.append(1)
             raise RuntimeError("ours")
 
-        monkeypatch.setattr(running.house.broker, "push_in_parts", broken)
+        monkeypatch.setattr(running.context.broker, "push_in_parts", broken)
         with pytest.raises(Unavailable, match="an error of its own"):
             await client.queue("q").push(1)
         assert calls == [1]
 
 
 async def test_a_thousand_that_wait_do_not_keep_one_from_pushing(engine):
-    async with serving(Broker(engine)) as running, qo.connect(running.url) as client:
+    async with serving(LocalBroker(engine)) as running, qo.connect(running.url) as client:
         claims = [asyncio.create_task(client.queue("q").claim(wait=60)) for _ in range(1100)]
-        while running.house.all_waiting < 1100:
+        while running.context.all_waiting < 1100:
             await asyncio.sleep(0.01)
         await asyncio.wait_for(client.queue("other").push(1), 10)
         for claim in claims:
@@ -204,7 +206,7 @@ async def test_a_thousand_that_wait_do_not_keep_one_from_pushing(engine):
 
 
 async def test_errors_come_back_as_what_they_are(engine):
-    async with serving(Broker(engine)) as running, qo.connect(running.url) as client:
+    async with serving(LocalBroker(engine)) as running, qo.connect(running.url) as client:
         with pytest.raises(NotFound, match="no queue 'nowhere'"):
             await client.queue("nowhere").purge()
         with pytest.raises(Invalid) as raised:
@@ -219,8 +221,8 @@ async def test_errors_come_back_as_what_they_are(engine):
 
 
 async def test_tokens_are_sent_and_missed(engine):
-    async with serving(Broker(engine), listen=ListenSettings(port=0, auth="token")) as running:
-        _, text = await qo.Client(running.house.broker).tokens.create("c", ["consume"])
+    async with serving(LocalBroker(engine), listen=ListenSettings(port=0, auth="token")) as running:
+        _, text = await qo.Client(running.context.broker).tokens.create("c", ["consume"])
         async with qo.connect(running.url) as client:
             with pytest.raises(Unauthenticated, match="a token is needed"):
                 await client.queues()
@@ -240,9 +242,12 @@ async def test_a_throttled_call_waits_as_it_was_told(engine, monkeypatch):
             seconds = 0
         await sleep(seconds, *rest)
 
-    async with serving(Broker(engine), limits=LimitSettings(waiters=1)) as running, qo.connect(running.url) as client:
+    async with (
+        serving(LocalBroker(engine), limits=LimitSettings(waiters=1)) as running,
+        qo.connect(running.url) as client,
+    ):
         first = asyncio.create_task(client.queue("q").claim(wait=0.3))
-        while not running.house.all_waiting:
+        while not running.context.all_waiting:
             await sleep(0.001)
         monkeypatch.setattr(asyncio, "sleep", noted)
         assert await client.queue("q").claim(wait=0.1) == []
@@ -252,11 +257,11 @@ async def test_a_throttled_call_waits_as_it_was_told(engine, monkeypatch):
 
 
 async def test_closing_answers_those_who_wait(engine):
-    async with serving(Broker(engine)) as running:
+    async with serving(LocalBroker(engine)) as running:
         client = await qo.connect(running.url).open()
         claim = asyncio.create_task(client.queue("q").claim(wait=30))
         result = asyncio.create_task((await client.queue("p").push(1)).result())
-        while running.house.all_waiting < 2:
+        while running.context.all_waiting < 2:
             await asyncio.sleep(0.001)
         await client.close()
         assert await asyncio.wait_for(claim, 10) == []
@@ -264,7 +269,7 @@ async def test_closing_answers_those_who_wait(engine):
             await asyncio.wait_for(result, 10)
         with pytest.raises(Closed):
             await client.queue("q").push(1)
-        while running.house.all_waiting:
+        while running.context.all_waiting:
             await asyncio.sleep(0.001)
 
 
@@ -304,7 +309,7 @@ def test_the_sync_client_works_over_http(tmp_path):
 
     async def run(stop: asyncio.Event):
         engine = await SqliteEngine.open(":memory:")
-        async with serving(Broker(engine)) as running:
+        async with serving(LocalBroker(engine)) as running:
             url.append(running.url)
             await stop.wait()
 

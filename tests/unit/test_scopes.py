@@ -13,14 +13,14 @@ import pytest
 
 import qo
 from qo.core.access import Scope
-from qo.server import gate, jwts
+from qo.server import authenticator, jwts
 from qo.server.jwts import KeySet
 from qo.server.router import Route
 from qo.server.routes import queen, v1
 from qo.server.settings import JwtSettings, ListenSettings, MetricSettings
 from qo.wire.operation import ADMIN, LOOK
 from tests.conformance.remote import Running
-from tests.conformance.test_workers import beat
+from tests.conformance.test_workers import heartbeat
 from tests.unit.test_server import Events, ask, bearer, connection, opened
 
 SECRET = "a secret of more than thirty-two bytes"
@@ -31,7 +31,7 @@ async def guarded() -> AsyncIterator[Running]:
     listen, own = ListenSettings(port=0, auth="token"), JwtSettings(secret=SECRET)
     async with opened(listen=listen, jwt=own) as (running, session):
         running.session = session
-        running.tokens = qo.Client(running.house.broker).tokens
+        running.tokens = qo.Client(running.context.broker).tokens
         yield running
 
 
@@ -155,22 +155,22 @@ async def test_a_limited_token_puts_no_queue_into_another_s_namespace(guarded):
 
 
 async def test_a_parked_poll_of_a_revoked_token_gets_nothing(guarded, monkeypatch):
-    monkeypatch.setattr(gate, "REMEMBER_SECONDS", 0.0)
+    monkeypatch.setattr(authenticator, "REMEMBER_SECONDS", 0.0)
     token, text = await guarded.tokens.create("c", ["consume"])
     admin = await made(guarded, "admin")
     for path in ("/v1/queues/q/claim?wait=true", "/api/v1/pop/queue/q?wait=true"):
         token, text = await guarded.tokens.create("c", ["consume"])
         method = "GET" if "pop" in path else "POST"
         waiting = asyncio.create_task(ask(guarded, method, path, **bearer(text)))
-        while guarded.house.broker.waiting < 1:
+        while guarded.context.broker.waiting < 1:
             await asyncio.sleep(0.001)
         await guarded.tokens.revoke(token.id)
         await ask(guarded, "POST", "/v1/queues/q/messages", {"payload": 1, "key": "Default"}, **bearer(admin))
         code, _, _ = await asyncio.wait_for(waiting, 10)
         assert code == 401
-        while (await guarded.house.broker.inspect.depth("q", "default")).leased:
+        while (await guarded.context.broker.inspect.depth("q", "default")).leased:
             await asyncio.sleep(0.001)
-        [delivery] = await qo.Client(guarded.house.broker).queue("q").claim()
+        [delivery] = await qo.Client(guarded.context.broker).queue("q").claim()
         assert delivery.attempt == 1, "given back, with no attempt used"
         await delivery.complete()
 
@@ -178,9 +178,9 @@ async def test_a_parked_poll_of_a_revoked_token_gets_nothing(guarded, monkeypatc
 async def test_a_client_that_hangs_up_while_its_token_is_checked_leaves_nothing_leased(guarded, monkeypatch):
     _, text = await guarded.tokens.create("c", ["consume"])
     admin = await made(guarded, "admin")
-    honest, checking, go_on = guarded.house.gate.identify, asyncio.Event(), asyncio.Event()
+    honest, checking, go_on = guarded.context.authenticator.identify, asyncio.Event(), asyncio.Event()
     waiting = asyncio.create_task(ask(guarded, "POST", "/v1/queues/q/claim?wait=true", **bearer(text)))
-    while guarded.house.broker.waiting < 1:
+    while guarded.context.broker.waiting < 1:
         await asyncio.sleep(0.001)
 
     async def slow(headers: Any) -> Any:
@@ -189,15 +189,15 @@ async def test_a_client_that_hangs_up_while_its_token_is_checked_leaves_nothing_
             await go_on.wait()
         return await honest(headers)
 
-    monkeypatch.setattr(guarded.house.gate, "identify", slow)
+    monkeypatch.setattr(guarded.context.authenticator, "identify", slow)
     await ask(guarded, "POST", "/v1/queues/q/messages", {"payload": 1}, **bearer(admin))
     await asyncio.wait_for(checking.wait(), 10)
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
     async with asyncio.timeout(10):
-        while (await guarded.house.broker.inspect.depth("q", "default")).leased:
+        while (await guarded.context.broker.inspect.depth("q", "default")).leased:
             await asyncio.sleep(0.005)
-    [delivery] = await qo.Client(guarded.house.broker).queue("q").claim()
+    [delivery] = await qo.Client(guarded.context.broker).queue("q").claim()
     assert delivery.attempt == 1
 
 
@@ -205,7 +205,7 @@ async def test_a_parked_poll_of_a_token_that_expires_gets_nothing(guarded):
     _, text = await guarded.tokens.create("c", ["consume"], lasts=timedelta(milliseconds=300))
     admin = await made(guarded, "admin")
     waiting = asyncio.create_task(ask(guarded, "POST", "/v1/queues/q/claim?wait=true", **bearer(text)))
-    while guarded.house.broker.waiting < 1:
+    while guarded.context.broker.waiting < 1:
         await asyncio.sleep(0.001)
     await asyncio.sleep(0.4)
     await ask(guarded, "POST", "/v1/queues/q/messages", {"payload": 1}, **bearer(admin))
@@ -213,17 +213,17 @@ async def test_a_parked_poll_of_a_token_that_expires_gets_nothing(guarded):
 
 
 async def test_a_stream_of_a_revoked_token_delivers_nothing_and_ends(guarded, monkeypatch):
-    monkeypatch.setattr(gate, "REMEMBER_SECONDS", 0.0)
+    monkeypatch.setattr(authenticator, "REMEMBER_SECONDS", 0.0)
     token, text = await guarded.tokens.create("c", ["consume"])
     admin = await made(guarded, "admin")
     async with guarded.session.get("/v1/queues/q/stream", **bearer(text)) as answer:
         events = Events(answer)
-        while guarded.house.broker.waiting < 1:
+        while guarded.context.broker.waiting < 1:
             await asyncio.sleep(0.001)
         await guarded.tokens.revoke(token.id)
         await ask(guarded, "POST", "/v1/queues/q/messages", {"payload": 1}, **bearer(admin))
         assert await asyncio.wait_for(events.next(), 10) is None
-    while (await guarded.house.broker.inspect.depth("q", "default")).leased:
+    while (await guarded.context.broker.inspect.depth("q", "default")).leased:
         await asyncio.sleep(0.001)
 
 
@@ -234,7 +234,7 @@ async def test_a_stream_that_waits_ends_when_its_token_has(guarded, monkeypatch)
         async with asyncio.timeout(10):
             while await answer.content.readline():
                 pass
-    assert not guarded.house.streams
+    assert not guarded.context.streams
 
 
 # A prefix is a wall
@@ -275,10 +275,10 @@ async def test_a_limited_reader_s_metrics_and_workers_name_no_other_queue():
     listen = ListenSettings(port=0, auth="token")
     async with opened(listen=listen, metrics=MetricSettings(public=False)) as (running, session):
         running.session = session
-        running.tokens = qo.Client(running.house.broker).tokens
+        running.tokens = qo.Client(running.context.broker).tokens
         limited = await made(running, "read", "consume", prefixes=("mine.",))
         admin = await made(running, "admin")
-        await running.house.broker.workers.beat([beat("w", queues=("mine.q", "theirs"))])
+        await running.context.broker.workers.heartbeat([heartbeat("w", queues=("mine.q", "theirs"))])
         for queue in ("mine.q", "theirs"):
             await ask(running, "POST", f"/v1/queues/{queue}/messages", {"payload": 1, "kind": "k"}, **bearer(admin))
         for path in ("/metrics", "/metrics/prometheus", "/v1/workers"):
@@ -312,7 +312,7 @@ async def test_a_page_of_another_site_pops_nothing(headers, expected):
             running, "GET", "/api/v1/pop/queue/q?autoAck=true", headers={"host": "localhost", **headers}
         )
         assert code == expected
-        left = (await running.house.broker.inspect.depth("q", "default")).ready
+        left = (await running.context.broker.inspect.depth("q", "default")).ready
         assert left == (0 if expected == 200 else 1)
 
 

@@ -16,21 +16,21 @@ import msgspec
 import pytest
 
 import qo
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.core.access import Scope
 from qo.core.errors import Unavailable
-from qo.server import gate
+from qo.server import authenticator
 from qo.server.settings import LimitSettings, ListenSettings
 from qo.stores.sqlite.engine import SqliteEngine
 from tests.conformance.remote import Running, serving
-from tests.conformance.test_workers import beat
+from tests.conformance.test_workers import heartbeat
 
 
 @contextlib.asynccontextmanager
 async def opened(**options) -> AsyncIterator[tuple[Running, aiohttp.ClientSession]]:
     engine = await SqliteEngine.open(":memory:")
     async with (
-        serving(Broker(engine), **options) as running,
+        serving(LocalBroker(engine), **options) as running,
         aiohttp.ClientSession(running.url, connector=aiohttp.TCPConnector(limit=0)) as session,
     ):
         yield running, session
@@ -52,7 +52,7 @@ async def ask(server, method: str, path: str, body=None, **options):
 
 
 async def waiting(server, count: int) -> None:
-    while server.house.broker.waiting != count or server.house.all_waiting != count:
+    while server.context.broker.waiting != count or server.context.all_waiting != count:
         await asyncio.sleep(0.001)
 
 
@@ -166,7 +166,7 @@ async def test_a_claim_that_waits_is_answered_by_a_push(server):
 async def test_a_claim_that_waited_in_vain_is_204(server):
     status, _, body = await ask(server, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=20")
     assert (status, body) == (204, None)
-    assert server.house.all_waiting == 0
+    assert server.context.all_waiting == 0
 
 
 async def test_an_empty_claim_says_when_to_ask_again(server):
@@ -196,7 +196,7 @@ async def test_a_client_that_hangs_up_is_noticed_at_once(server):
 
 async def test_what_was_claimed_for_a_client_that_hung_up_is_given_back(server, monkeypatch):
     """The store is slow: the client hangs up while its claim is being committed."""
-    store = server.house.broker._store
+    store = server.context.broker._store
     asked, answer = asyncio.Event(), asyncio.Event()
     claim = store.claim
 
@@ -279,9 +279,9 @@ async def test_stopping_answers_those_who_wait(server):
     _, _, job = await ask(server, "POST", "/v1/queues/jobs/jobs", {"payload": 1})
     result = asyncio.create_task(ask(server, "GET", f"/v1/jobs/{job['id']}/result?wait=true"))
     claim = asyncio.create_task(ask(server, "POST", "/v1/queues/q/claim?wait=true&timeout_ms=60000"))
-    while server.house.all_waiting < 2:
+    while server.context.all_waiting < 2:
         await asyncio.sleep(0.001)
-    await server.house.stop()
+    await server.context.stop()
     status, _, _ = await asyncio.wait_for(claim, 10)
     assert status == 204
     status, _, _ = await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
@@ -359,7 +359,7 @@ async def test_a_stream_sends_what_comes_and_holds_back_beyond_its_window(server
         assert (await asyncio.wait_for(third, 10))["payload"] == 2
         _, _, metrics = await ask(server, "GET", "/metrics")
         assert metrics["qo_streams"]["samples"][0]["value"] == 1
-    while len(server.house.streams) or server.house.all_waiting:
+    while len(server.context.streams) or server.context.all_waiting:
         await asyncio.sleep(0.001)
 
 
@@ -368,7 +368,7 @@ async def test_a_stream_ends_when_the_server_stops(server):
         events = Events(answer)
         await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
         assert (await asyncio.wait_for(events.next(), 10))["payload"] == 1
-        await server.house.stop()
+        await server.context.stop()
         assert await asyncio.wait_for(events.next(), 10) is None
 
 
@@ -387,7 +387,7 @@ async def test_a_bad_stream_is_refused_before_it_begins(server, query, field):
 async def guarded():
     async with opened(listen=ListenSettings(port=0, auth="token")) as (running, session):
         running.session = session
-        running.tokens = qo.Client(running.house.broker).tokens
+        running.tokens = qo.Client(running.context.broker).tokens
         yield running
 
 
@@ -434,11 +434,11 @@ async def test_scopes_and_prefixes_bind(guarded):
 async def test_workers_beyond_a_prefix_are_not_seen_nor_spoken_for(guarded):
     _, admin = await guarded.tokens.create("a", ["admin"])
     _, limited = await guarded.tokens.create("l", ["consume"], prefixes=["mine."])
-    theirs, mine = beat("theirs", queues=("other",)), beat("mine", queues=("mine.q",))
+    theirs, mine = heartbeat("theirs", queues=("other",)), heartbeat("mine", queues=("mine.q",))
     for each, token, status in ((theirs, limited, 403), (theirs, admin, 200), (mine, limited, 200)):
         said = msgspec.to_builtins(each)
         assert (await ask(guarded, "PUT", f"/v1/workers/{each.id}", said, **bearer(token)))[0] == status
-    stolen = msgspec.to_builtins(beat("theirs", queues=("mine.q",)))
+    stolen = msgspec.to_builtins(heartbeat("theirs", queues=("mine.q",)))
     assert (await ask(guarded, "PUT", "/v1/workers/theirs", stolen, **bearer(limited)))[0] == 403
     assert (await ask(guarded, "DELETE", "/v1/workers/theirs", **bearer(limited)))[0] == 403
     for token, seen in ((limited, ["mine"]), (admin, ["mine", "theirs"])):
@@ -467,7 +467,7 @@ async def test_a_filter_and_a_list_of_jobs_do_not_reach_beyond_a_prefix(guarded)
 
 async def test_a_token_ends_when_it_is_revoked_or_over(guarded):
     token, text = await guarded.tokens.create("a", ["admin"])
-    _, other = await guarded.tokens.create("b", ["admin"], expires_at=guarded.house.broker.now())
+    _, other = await guarded.tokens.create("b", ["admin"], expires_at=guarded.context.broker.now())
     assert (await ask(guarded, "GET", "/v1/queues", **bearer(text)))[0] == 200
     assert (await ask(guarded, "GET", "/v1/queues", **bearer(other)))[0] == 401
     assert (await ask(guarded, "DELETE", f"/v1/tokens/{token.id}", **bearer(text)))[2] == {"deleted": True}
@@ -475,7 +475,7 @@ async def test_a_token_ends_when_it_is_revoked_or_over(guarded):
 
 
 async def test_a_stream_ends_with_its_token(guarded, monkeypatch):
-    monkeypatch.setattr(gate, "REMEMBER_SECONDS", 0.0)
+    monkeypatch.setattr(authenticator, "REMEMBER_SECONDS", 0.0)
     token, text = await guarded.tokens.create("c", ["consume"])
     _, admin = await guarded.tokens.create("a", ["admin"])
     async with guarded.session.get("/v1/queues/q/stream?auto_settle=true", **bearer(text)) as answer:
@@ -518,7 +518,7 @@ async def test_a_token_s_secret_is_not_kept(guarded):
     _, _, listed = await ask(guarded, "GET", "/v1/tokens", **bearer(admin))
     assert [each["name"] for each in listed["tokens"]] == ["a", "ci"]
     assert secret not in json.dumps(listed)
-    rows = await guarded.house.broker.access.tokens()
+    rows = await guarded.context.broker.access.tokens()
     assert all(bytes.fromhex(secret) != each.digest for each in rows)
     for bad, field in (
         ({"name": "x", "scopes": ["all"]}, "scopes[0]"),
@@ -537,7 +537,7 @@ async def test_keys_of_different_tokens_do_not_meet(guarded):
         _, text = await guarded.tokens.create(name, ["produce"])
         headers = {"authorization": f"Bearer {text}", "idempotency-key": "same"}
         await ask(guarded, "POST", "/v1/queues/q/messages", {"payload": name}, headers=headers)
-    assert (await qo.Client(guarded.house.broker).queue("q").depth()).ready == 2
+    assert (await qo.Client(guarded.context.broker).queue("q").depth()).ready == 2
 
 
 @pytest.mark.parametrize(
@@ -795,7 +795,7 @@ async def test_a_store_that_is_away_is_not_ready_and_does_not_break_the_metrics(
         raise Unavailable("the disk is gone")
 
     for name in ("ready", "queues"):
-        monkeypatch.setattr(server.house.broker._store, name, away)
+        monkeypatch.setattr(server.context.broker._store, name, away)
     status, headers, problem = await ask(server, "GET", "/readyz")
     assert (status, headers["retry-after"], problem["detail"]) == (503, "1", "the disk is gone")
     status, _, body = await ask(server, "GET", "/health")
@@ -809,7 +809,7 @@ async def test_an_error_of_our_own_is_a_500_that_tells_nothing(server, monkeypat
     async def broken(*_, **__):
         raise RuntimeError("the secret of the payload")
 
-    monkeypatch.setattr(server.house.broker, "push", broken)
+    monkeypatch.setattr(server.context.broker, "push", broken)
     status, headers, problem = await ask(server, "POST", "/v1/queues/q/messages", {"payload": 1})
     assert (status, problem["type"]) == (500, "urn:qo:failure")
     assert "secret" not in json.dumps(problem)
@@ -836,7 +836,7 @@ async def test_logs_have_no_payload_and_no_secret(caplog):
     caplog.set_level(logging.DEBUG)
     async with opened(listen=ListenSettings(port=0, auth="token")) as (running, session):
         running.session = session
-        _, text = await qo.Client(running.house.broker).tokens.create("a", ["admin"])
+        _, text = await qo.Client(running.context.broker).tokens.create("a", ["admin"])
         for body in ({"payload": "the secret of a payload"}, {"payload": "the secret of a payload", "wrong": 1}):
             await ask(running, "POST", "/v1/queues/q/messages", body, **bearer(text))
         await ask(running, "POST", "/v1/queues/q/claim", **bearer(text))

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 import qo
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.client.client import Client
 from qo.core.errors import Invalid, TooLarge, Unavailable
 from qo.stores.sqlite.engine import SqliteEngine
@@ -18,7 +18,7 @@ from tests.conformance.remote import serving
 @pytest.fixture(params=["here", "http"])
 async def client(request):
     engine = await SqliteEngine.open(":memory:")
-    broker = Broker(engine)
+    broker = LocalBroker(engine)
     if request.param == "here":
         async with Client(broker) as client:
             yield client
@@ -239,7 +239,7 @@ async def test_a_buffer_makes_its_producer_wait_when_it_is_full(client):
 
 async def test_what_a_buffer_could_not_store_is_held_and_stored_once(client, monkeypatch):
     queue = client.queue("events")
-    push, failures = client.front.push, [Unavailable("away"), Unavailable("away")]
+    push, failures = client.broker.push, [Unavailable("away"), Unavailable("away")]
 
     async def sometimes(messages, nonce=None):
         if failures:
@@ -247,7 +247,7 @@ async def test_what_a_buffer_could_not_store_is_held_and_stored_once(client, mon
             raise failures.pop()
         return await push(messages, nonce)
 
-    monkeypatch.setattr(client.front, "push", sometimes)
+    monkeypatch.setattr(client.broker, "push", sometimes)
     buffer = queue.buffered(messages=10)
     handles = [await buffer.push(number) for number in range(5)]
     for _ in range(2):
@@ -273,14 +273,14 @@ async def test_a_refused_message_is_told_of_and_the_others_are_stored(client):
 async def test_a_buffer_that_is_full_and_cannot_store_does_not_accept(client, monkeypatch):
     """Who tries again does not store twice."""
     queue = client.queue("events")
-    push, away = client.front.push, [True]
+    push, away = client.broker.push, [True]
 
     async def sometimes(messages, nonce=None):
         if away:
             raise Unavailable("away")
         return await push(messages, nonce)
 
-    monkeypatch.setattr(client.front, "push", sometimes)
+    monkeypatch.setattr(client.broker, "push", sometimes)
     buffer = queue.buffered(messages=1, milliseconds=60_000)
     accepted = 0
     for number in range(12):
@@ -298,14 +298,14 @@ async def test_a_buffer_that_is_full_and_cannot_store_does_not_accept(client, mo
 
 async def test_a_batch_that_is_too_large_for_one_call_goes_in_halves(client, monkeypatch):
     queue = client.queue("events")
-    push = client.front.push
+    push = client.broker.push
 
     async def small(messages, nonce=None):
         if sum(len(message.payload) for message in messages) > 250:
             raise TooLarge("body", "must have at most 250 bytes")
         return await push(messages, nonce)
 
-    monkeypatch.setattr(client.front, "push", small)
+    monkeypatch.setattr(client.broker, "push", small)
     buffer = queue.buffered(messages=100)
     for number in range(10):
         await buffer.push("x" * 98 if number != 7 else "y" * 300)
@@ -324,10 +324,10 @@ async def test_a_consumer_that_is_cancelled_as_its_client_is_left_gives_back(cli
         running.set()
         await asyncio.sleep(60)
 
-    if not hasattr(client.front, "_transport"):
+    if not hasattr(client.broker, "_transport"):
         other = client
     else:
-        [address] = client.front._transport._addresses
+        [address] = client.broker._transport._addresses
         other = await qo.connect(address).open()
     consuming = asyncio.create_task(other.queue("events").consume(handle))
     await running.wait()
@@ -342,7 +342,7 @@ async def test_a_consumer_that_is_cancelled_as_its_client_is_left_gives_back(cli
 async def test_a_handler_that_has_finished_is_believed_though_its_consumer_is_stopped(client, monkeypatch):
     queue = client.queue("events")
     await queue.push("a")
-    settle, saying, go_on = client.front.settle, asyncio.Event(), asyncio.Event()
+    settle, saying, go_on = client.broker.settle, asyncio.Event(), asyncio.Event()
 
     async def slowly(settlements, then=()):
         saying.set()
@@ -352,7 +352,7 @@ async def test_a_handler_that_has_finished_is_believed_though_its_consumer_is_st
     async def handle(delivery):
         return "done"
 
-    monkeypatch.setattr(client.front, "settle", slowly)
+    monkeypatch.setattr(client.broker, "settle", slowly)
     consuming = asyncio.create_task(queue.consume(handle))
     await saying.wait()
     consuming.cancel()

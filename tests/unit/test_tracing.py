@@ -42,15 +42,15 @@ async def test_a_task_runs_in_the_trace_that_pushed_it():
     async def fail(_: int) -> None:
         raise qo.PermanentError("no")
 
-    async with testing.bench() as bench:
-        queue = bench.client.queue("default")
+    async with testing.harness() as harness:
+        queue = harness.client.queue("default")
         with trace.get_tracer("test").start_as_current_span("request") as span:
             of_request = span.get_span_context()
             [pushed] = await queue.push_many([qo.Message(1, kind="send", headers={"mine": "kept"})])
             await queue.push_many([qo.Message(2, kind="threaded")])
             await queue.push(3, kind="fail", key="k")
         await queue.push(4, kind="send")
-        await bench.drain(worker)
+        await harness.drain(worker)
         headers = (await pushed.job()).headers
     assert headers["mine"] == "kept"
     assert headers["traceparent"].split("-")[1] == f"{of_request.trace_id:032x}"
@@ -71,8 +71,8 @@ async def test_a_task_runs_in_the_trace_that_pushed_it():
 def test_who_does_not_use_it_does_not_load_it():
     script = (
         "import asyncio, sys, qo\nfrom qo import testing\nworker = qo.Worker()\nworker.task('t')(lambda x: None)\n"
-        "async def main():\n    async with testing.bench() as bench:\n"
-        "        await bench.client.queue('default').push(1, kind='t')\n        await bench.drain(worker)\n"
+        "async def main():\n    async with testing.harness() as harness:\n"
+        "        await harness.client.queue('default').push(1, kind='t')\n        await harness.drain(worker)\n"
         "asyncio.run(main())\nprint(any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

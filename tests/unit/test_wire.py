@@ -23,7 +23,7 @@ from qo.core import errors
 from qo.core.access import Scope, Token
 from qo.core.errors import Invalid, QoError, RolledBack
 from qo.core.lease import (
-    Commit,
+    AckByName,
     Delivered,
     Done,
     Extended,
@@ -44,7 +44,7 @@ from qo.core.record import Delete
 from qo.core.retry import MOST_ATTEMPTS
 from qo.core.scaling import Demand
 from qo.core.verbs import Access, Admin, Inspect
-from qo.core.worker import Beat, WaitingKind, WorkerInfo
+from qo.core.worker import Heartbeat, WaitingKind, WorkerInfo
 from qo.wire import claims, jobs, messages, problems, queues, settling, tokens
 from qo.wire.operations import OPERATIONS, of_verb
 
@@ -90,7 +90,7 @@ OF_TYPE: dict[Any, st.SearchStrategy[Any]] = {
 def comparable(value: Any) -> Any:
     """Errors are equal only to themselves; what they say is compared."""
     if isinstance(value, Done):
-        return value.settled, value.committed, [comparable(each) for each in value.pushed]
+        return value.settled, value.acked, [comparable(each) for each in value.pushed]
     return vars(value.error) if isinstance(value, Refused) else value
 
 
@@ -142,14 +142,14 @@ def read_unit(body: settling.UnitBody) -> Unit:
     """As the server reads it; the nonce is a header."""
     return Unit(
         settlements=tuple(settling.read_settlement(each) for each in body.settle),
-        commits=tuple(settling.read_commit(each) for each in body.commit),
+        acks=tuple(settling.read_ack(each) for each in body.acks),
         pushes=tuple(messages.read_message(each, None, b"") for each in body.push),
         refuse_duplicates=body.refuse_duplicates,
         leases=tuple(body.leases),
     )
 
 
-ALIKE = (LaneInfo, Depth, Event, Health, Demand, Beat, WorkerInfo, WaitingKind)
+ALIKE = (LaneInfo, Depth, Event, Health, Demand, Heartbeat, WorkerInfo, WaitingKind)
 CROSSINGS: list[tuple[Any, Callable[[Any], Any], Any, Callable[[Any], Any]]] = [
     # A value; how it is written; what is sent; how it is read.
     (NewMessage, messages.write_message, messages.MessageBody, lambda body: messages.read_message(body, None, b"")),
@@ -164,7 +164,7 @@ CROSSINGS: list[tuple[Any, Callable[[Any], Any], Any, Callable[[Any], Any]]] = [
         settling.SettledBody,
         lambda body: settling.read_settled([body])[0],
     ),
-    (Commit, settling.write_commit, settling.CommitBody, settling.read_commit),
+    (AckByName, settling.write_ack, settling.AckBody, settling.read_ack),
     (Unit, settling.write_unit, settling.UnitBody, read_unit),
     (Done, settling.write_done, settling.UnitReply, settling.read_done),
     (
@@ -183,7 +183,7 @@ CROSSINGS: list[tuple[Any, Callable[[Any], Any], Any, Callable[[Any], Any]]] = [
     (Token, tokens.write_token, tokens.TokenBody, tokens.read_token),
     *(
         (kind, as_it_is, kind, as_it_is)
-        for kind in (LaneInfo, Depth, Event, Health, Demand, Beat, WorkerInfo, WaitingKind)
+        for kind in (LaneInfo, Depth, Event, Health, Demand, Heartbeat, WorkerInfo, WaitingKind)
     ),
 ]
 

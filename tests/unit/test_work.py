@@ -15,8 +15,8 @@ import aiohttp
 import asyncpg
 import pytest
 
-from qo.broker.broker import Broker
-from qo.broker.gather import parts_of
+from qo.broker.batcher import parts_of
+from qo.broker.broker import LocalBroker
 from qo.broker.push import COMMIT_WORK, work_of
 from qo.core.lease import CLAIM_LIMIT, KINDS_LIMIT, QUEUES_LIMIT, THEN_LIMIT
 from qo.server.settings import LimitSettings
@@ -141,7 +141,7 @@ async def place(request, monkeypatch, database) -> AsyncIterator[Place]:
         address = replace(read_address(database.url), schema=new_schema(), wake="poll", pool=1)
         engine = await CountedPostgres.open(address)
         engine.look = await asyncpg.connect(database.url)
-    broker = Broker(engine)
+    broker = LocalBroker(engine)
     await broker._housekeeping.close()
     async with serving(broker) as running, aiohttp.ClientSession(running.url) as session:
         running.session = session
@@ -230,7 +230,7 @@ async def extend(place: Place) -> tuple[str, Any]:
 
 async def cancel(place: Place) -> tuple[str, Any]:
     batch = messages(CANCEL_LIMIT)
-    await place.server.house.broker.push(batch)
+    await place.server.context.broker.push(batch)
     return "/v1/jobs/cancel", {"ids": [each.id.hex() for each in batch]}
 
 

@@ -629,8 +629,8 @@ async def test_a_settle_whose_answer_is_lost_is_made_again_and_claims_on(monkeyp
         async def short(number: int) -> None:
             ran.append(number)
 
-        front, lost = cast("Any", client.front), 0
-        honest = front.settle
+        broker, lost = cast("Any", client.broker), 0
+        honest = broker.settle
 
         async def settle(items, then=()):
             nonlocal lost
@@ -640,7 +640,7 @@ async def test_a_settle_whose_answer_is_lost_is_made_again_and_claims_on(monkeyp
                 raise qo.Unavailable("its answer was lost")
             return answer
 
-        monkeypatch.setattr(front, "settle", settle)
+        monkeypatch.setattr(broker, "settle", settle)
         await queue.push_many([qo.Message(number, kind="short") for number in range(200)])
         async with working(worker, lease=timedelta(seconds=2), max_concurrent_tasks=20):
             await until(lambda: len(set(ran)) == 200)

@@ -21,9 +21,9 @@ from qo.broker.timers import Housekeeping, Poller, Vigil
 from qo.broker.tokens import TokenRecords
 from qo.core.errors import Closed
 from qo.core.lease import (
+    AckByName,
+    Acked,
     Claimed,
-    Commit,
-    Committed,
     Done,
     Extended,
     Extension,
@@ -42,7 +42,7 @@ from qo.core.verbs import Access, Admin, Engine, Hint, Inspect, Wires, Workers
 from qo.metrics.registry import Registry
 
 
-class Broker:
+class LocalBroker:
     """One process's front to a store. Lives on one event loop; `close` answers everyone who waits."""
 
     def __init__(
@@ -141,7 +141,7 @@ class Broker:
 
         Of those who wait for the same, a higher priority is served first, then the longest-waiting.
         """
-        await self._attend()
+        await self._start_listening()
         return await self._claims.wait(want, until, priority)
 
     def release(self, answer: Claimed) -> None:
@@ -159,14 +159,14 @@ class Broker:
         self._housekeeping.traffic()
         return await self._settles.transact(unit)
 
-    async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
+    async def ack_by_name(self, acks: Sequence[AckByName]) -> Sequence[Acked]:
         """Not gathered: the items of one call are judged together, and those of another not with them."""
         self._housekeeping.traffic()
-        return await self._measured.commit(commits)
+        return await self._measured.ack_by_name(acks)
 
     async def finished(self, id: MessageId, until: datetime | None) -> Job | None:
         """Wait for a job to be finished; None if nothing is known of it."""
-        await self._attend()
+        await self._start_listening()
         return await self._results.wait(id, until)
 
     async def demand_or_wait(
@@ -181,7 +181,7 @@ class Broker:
         self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
     ) -> Demand:
         """The same with times by the store's clock."""
-        await self._attend()
+        await self._start_listening()
         return await self._demands.wait(queues, group, kinds, until)
 
     async def stop_waiting(self) -> None:
@@ -209,11 +209,11 @@ class Broker:
             await part.close()
         await self._store.close()
 
-    async def _attend(self) -> None:
+    async def _start_listening(self) -> None:
         """Someone is going to wait."""
         if self._closed:
             raise Closed("this client was closed")
-        await self._store.attend()
+        await self._store.start_listening()
         self._poller.needed()
         self._vigil.needed()
 

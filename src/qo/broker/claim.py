@@ -13,8 +13,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from qo.broker.backoff import Backoffs
+from qo.broker.batcher import Batcher
 from qo.broker.clock import Clock, StoreTimes
-from qo.broker.gather import Gather
 from qo.broker.hints import HintCounters
 from qo.broker.measured import Measured
 from qo.broker.waiters import Waiters
@@ -53,18 +53,18 @@ class Claims:
         """Calls that wait, or ask before they wait."""
         self.undelivered = 0
         self._returns: set[asyncio.Task[None]] = set()
-        self._gather = Gather[Want, Claimed | Nothing](
+        self._batcher = Batcher[Want, Claimed | Nothing](
             store.claim, weigh=lambda want: want.messages, limit=CLAIM_WEIGHT_LIMIT, abandoned=self.give_back
         )
 
     async def claim(self, want: Want) -> Claimed | Nothing:
         """Ask once; but nobody is told "nothing" because others were at it just then."""
-        answer = await self._gather.ask(want)
+        answer = await self._batcher.ask(want)
         for _ in range(CONTENTION_ROUNDS):
             if isinstance(answer, Claimed) or not answer.contended:
                 break
             await asyncio.sleep(random.uniform(*CONTENTION_SECONDS))  # noqa: S311 - it need not be a secret
-            answer = await self._gather.ask(want)
+            answer = await self._batcher.ask(want)
         return answer
 
     async def wait(self, want: Want, until: datetime | None, priority: int = 0) -> Claimed | Nothing:
@@ -78,7 +78,7 @@ class Claims:
             known = self.waiters.stands_for(want) if self._may_trust(until) else None
             if known is not None:
                 return await self.waiters.park(want, until, known, before, priority)
-            answer = await self._gather.ask(want)
+            answer = await self._batcher.ask(want)
             if isinstance(answer, Claimed):
                 return answer
             return await self.waiters.park(want, until, self.waiters.known_from(answer), before, priority)
@@ -95,7 +95,7 @@ class Claims:
 
     async def close(self) -> None:
         """Finish what was asked for; what nobody takes any more is given back."""
-        await self._gather.close()
+        await self._batcher.close()
         while self._returns:
             await asyncio.gather(*self._returns)
 

@@ -12,7 +12,7 @@ from qo.core.lease import Claimed, Nothing, Want
 from qo.core.names import namespace_and_task
 
 
-class Sort(NamedTuple):
+class WaitKey(NamedTuple):
     """What decides whether a want finds something; not how much of it, for whom, or for how long."""
 
     queues: tuple[str, ...]
@@ -22,7 +22,7 @@ class Sort(NamedTuple):
     key: str | None
 
     @classmethod
-    def of(cls, want: Want) -> Sort:
+    def of(cls, want: Want) -> WaitKey:
         return cls(want.queues, want.filter, want.group, want.kinds, want.key)
 
     def concerns(self, queues: frozenset[str] | None) -> bool:

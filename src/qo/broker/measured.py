@@ -7,10 +7,10 @@ from collections import Counter as Tallied
 from collections.abc import Sequence
 
 from qo.core.lease import (
+    AckByName,
+    Acked,
     Answer,
     Claimed,
-    Commit,
-    Committed,
     Done,
     Extended,
     Extension,
@@ -89,10 +89,10 @@ class Measured:
                 self._note_settled(each.settled)
         return answers
 
-    async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
+    async def ack_by_name(self, acks: Sequence[AckByName]) -> Sequence[Acked]:
         began = time.perf_counter()
-        answers = await self._store.commit(commits)
-        self._note("commit", began, len(commits))
+        answers = await self._store.ack_by_name(acks)
+        self._note("ack_by_name", began, len(acks))
         for each in answers:
             self._settled.add(1, (each.verdict or each.answer).value)
         return answers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qo.broker.gather import Gather, dealt_out, parts_of
+from qo.broker.batcher import Batcher, dealt_out, parts_of
 from qo.broker.measured import Measured
 from qo.core.errors import QueueFull, Unavailable
 from qo.core.message import NewMessage, Pushed
@@ -30,20 +30,22 @@ def work_of_all(messages: Sequence[NewMessage]) -> int:
 class Pushes:
     def __init__(self, store: Measured) -> None:
         self._store = store
-        self._gather = Gather[Sequence[NewMessage], Sequence[Pushed]](self._send, weigh=work_of_all, limit=COMMIT_WORK)
+        self._batcher = Batcher[Sequence[NewMessage], Sequence[Pushed]](
+            self._send, weigh=work_of_all, limit=COMMIT_WORK
+        )
 
     async def push(self, messages: Sequence[NewMessage], nonce: str | None) -> Sequence[Pushed]:
         """Store messages. A push with a nonce has a commit of its own, because the nonce stands for the whole of it."""
         if nonce is not None:
             return await self._store.push(messages, nonce=nonce)
-        return await self._gather.ask(messages)
+        return await self._batcher.ask(messages)
 
     async def push_in_parts(self, messages: Sequence[NewMessage]) -> Sequence[Pushed]:
         """Store messages in as many commits as it takes, so that none keeps others waiting for long."""
         answers: list[Pushed] = []
         for part in parts_of(messages, work_of, COMMIT_WORK):
             try:
-                answers += await self._gather.ask(part)
+                answers += await self._batcher.ask(part)
             except (Unavailable, QueueFull) as error:
                 if not answers:
                     raise
@@ -52,7 +54,7 @@ class Pushes:
         return answers
 
     async def close(self) -> None:
-        await self._gather.close()
+        await self._batcher.close()
 
     async def _send(self, calls: Sequence[Sequence[NewMessage]]) -> list[Sequence[Pushed]]:
         if len(calls) == 1:

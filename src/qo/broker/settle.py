@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from qo.broker.gather import Gather, dealt_out
+from qo.broker.batcher import Batcher, dealt_out
 from qo.broker.measured import Measured
 from qo.core.lease import Claimed, Done, Extended, Extension, Lost, Nothing, Settled, Settlement, Undone, Unit, Want
 
@@ -26,19 +26,19 @@ class Settles:
     def __init__(self, store: Measured, give_back: Callable[[Want, Claimed | Nothing], None]) -> None:
         self._store = store
         self._give_back = give_back
-        self._settles = Gather[SettleCall, SettleAnswer](
+        self._settles = Batcher[SettleCall, SettleAnswer](
             self._send, weigh=lambda call: len(call.settlements), limit=SETTLE_LIMIT
         )
-        self._settles_and_claims = Gather[SettleCall, SettleAnswer](
+        self._settles_and_claims = Batcher[SettleCall, SettleAnswer](
             self._send,
             weigh=lambda call: len(call.settlements) + sum(want.messages for want in call.then),
             limit=SETTLE_LIMIT,
             abandoned=self._abandoned,
         )
-        self._extends = Gather[Sequence[Extension], Sequence[Extended | Lost]](
+        self._extends = Batcher[Sequence[Extension], Sequence[Extended | Lost]](
             self._send_extensions, weigh=len, limit=SETTLE_LIMIT
         )
-        self._units = Gather[Unit, Done | Undone](
+        self._units = Batcher[Unit, Done | Undone](
             store.transact, weigh=lambda unit: len(unit.settlements) + len(unit.pushes) + 1, limit=SETTLE_LIMIT
         )
 

@@ -174,7 +174,7 @@ class Poller:
     async def _ask(self) -> bool:
         self.polls += 1
         try:
-            return await self._store.changed()
+            return await self._store.others_wrote()
         except QoError:
             log.warning("could not ask the store for changes", exc_info=True)
             return False

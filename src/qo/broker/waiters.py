@@ -1,7 +1,7 @@
 """Waiters: claims that are parked until something is claimable or their time is up.
 
-Waiters that want the same thing share a lot. An empty answer to one of them is
-an empty answer to all, so a lot has one ask-again timer and asks the store for
+Waiters that want the same thing share a wait group. An empty answer to one of them is
+an empty answer to all, so a wait group has one ask-again timer and asks the store for
 a few of its waiters at a time: first one, then twice as many while all of them
 are served. One push into ten thousand waiters costs two store calls, and wakes one.
 """
@@ -16,10 +16,10 @@ from itertools import islice
 from typing import NamedTuple
 
 from qo.broker.backoff import Backoffs
+from qo.broker.batcher import is_answered
 from qo.broker.clock import Clock, StoreTimes, Timer
-from qo.broker.gather import is_answered
 from qo.broker.hints import HintCounters
-from qo.broker.line import Line, Sort, Waiter
+from qo.broker.line import Line, Waiter, WaitKey
 from qo.core.errors import Unavailable
 from qo.core.lease import Claimed, Nothing, Want
 
@@ -39,21 +39,21 @@ class Known(NamedTuple):
 EMPTIES_LIMIT = 10_000
 
 
-class Lot:
-    """The waiters of one sort."""
+class WaitGroup:
+    """The waiters of one key."""
 
     def __init__(
         self,
-        sort: Sort,
-        house: Waiters,
-        emptied: Callable[[Lot], None],
+        key: WaitKey,
+        owner: Waiters,
+        emptied: Callable[[WaitGroup], None],
     ) -> None:
-        self.sort = sort
+        self.key = key
         self.waiters = Line()
         self.owner_limited = False
-        self._house = house
-        self._clock = house.clock
-        self._counters = house.counters
+        self._owner = owner
+        self._clock = owner.clock
+        self._counters = owner.counters
         self._emptied = emptied
         self._woken: float | None = None
         self._timer: Timer | None = None
@@ -73,7 +73,7 @@ class Lot:
 
     def polled(self) -> None:
         """Another process wrote something: ask, unless this group has asked in vain too lately; then when it may."""
-        due = self._house.backoffs.due(self.sort)
+        due = self._owner.backoffs.due(self.key)
         if due is None or due <= self._clock.now():
             self.wake()
         else:
@@ -93,12 +93,12 @@ class Lot:
 
     def remove(self, waiter: Waiter) -> None:
         if not self.waiters.remove(waiter):
-            return  # it was answered before; the lot may not be the one of its sort any more
+            return  # it was answered before; the wait group may not be the one of its key any more
         if waiter.timer is not None:
             waiter.timer.cancel()
         if not self.waiters:
             if self._serving is None and not self._again and not self.owner_limited:
-                self._house.remember(self.sort, self._wake_at)
+                self._owner.remember(self.key, self._wake_at)
             self._stop_timer()
             if self._serving is None:
                 self._emptied(self)
@@ -141,10 +141,10 @@ class Lot:
         """Rounds of waiters, twice as many each time, until one of them gets nothing."""
         size, past = FIRST_ROUND, 0
         while round_ := list(islice(self.waiters, past, past + size)):
-            before = self._counters.count(self.sort.queues)
+            before = self._counters.count(self.key.queues)
             answers = await self._asked_for(round_)
             empty = [answer for answer in answers if isinstance(answer, Nothing)]
-            self._house.backoffs.asked(self.sort, found=not empty)
+            self._owner.backoffs.asked(self.key, found=not empty)
             for waiter, answer in zip(round_, answers, strict=True):
                 if isinstance(answer, Claimed):
                     self._deliver(waiter, answer)
@@ -166,7 +166,7 @@ class Lot:
         for waiter in waiters:
             waiter.asked = True
         try:
-            return [*await self._house.ask([waiter.want for waiter in waiters])]
+            return [*await self._owner.ask([waiter.want for waiter in waiters])]
         except Unavailable:
             raise
         except Exception:  # noqa: BLE001 - who caused it meets it again, alone
@@ -177,7 +177,7 @@ class Lot:
 
     async def _asked_alone(self, waiter: Waiter) -> Claimed | Nothing | None:
         try:
-            [answer] = await self._house.ask([waiter.want])
+            [answer] = await self._owner.ask([waiter.want])
         except Unavailable:
             raise
         except Exception as error:  # noqa: BLE001 - it belongs to who wanted it
@@ -196,21 +196,21 @@ class Lot:
 
     def _deliver(self, waiter: Waiter, claimed: Claimed) -> None:
         if waiter.answer.done():
-            self._house.give_back(waiter.want, claimed)
+            self._owner.give_back(waiter.want, claimed)
             return
         if self._woken is not None:
-            self._house.woke(time.perf_counter() - self._woken)
+            self._owner.woke(time.perf_counter() - self._woken)
         self.answer(waiter, claimed)
 
     def _rest(self, empty: list[Nothing], before: int) -> None:
         for answer in empty:
-            self.wake_at(self._house.times.here(answer.ask_again))
-        if self._counters.count(self.sort.queues) != before:
+            self.wake_at(self._owner.times.here(answer.ask_again))
+        if self._counters.count(self.key.queues) != before:
             self._again = True
 
 
 class Waiters:
-    """All waiters of one broker, by sort."""
+    """All waiters of one broker, by key."""
 
     def __init__(
         self,
@@ -230,33 +230,33 @@ class Waiters:
         self.backoffs = backoffs
         self.woke = woke
         """Told how many seconds passed from the hint to the answer."""
-        self._lots: dict[Sort, Lot] = {}
-        self._emptied: dict[Sort, Known] = {}
+        self._wait_groups: dict[WaitKey, WaitGroup] = {}
+        self._emptied: dict[WaitKey, Known] = {}
         self._closed = False
 
     def __len__(self) -> int:
-        return sum(len(lot.waiters) for lot in self._lots.values())
+        return sum(len(wait_group.waiters) for wait_group in self._wait_groups.values())
 
     def stands_for(self, want: Want) -> Known | None:
         """That there was nothing for others who want the same, if that still holds: the store need not be asked."""
-        sort = Sort.of(want)
-        lot = self._lots.get(sort)
-        if lot is not None and lot.waiters:
-            return None if lot.owner_limited else Known(0, None)
-        known = self._emptied.get(sort)
-        if known is None or known.heard != self.counters.count(sort.queues):
+        key = WaitKey.of(want)
+        wait_group = self._wait_groups.get(key)
+        if wait_group is not None and wait_group.waiters:
+            return None if wait_group.owner_limited else Known(0, None)
+        known = self._emptied.get(key)
+        if known is None or known.heard != self.counters.count(key.queues):
             return None
         if known.ask_again is not None and known.ask_again <= self.clock.now():
             return None
         return known
 
-    def remember(self, sort: Sort, ask_again: datetime | None) -> None:
+    def remember(self, key: WaitKey, ask_again: datetime | None) -> None:
         """The last who waited has gone, with nothing. Who comes next need not ask, if nothing was heard meanwhile.
 
         So a client that waits again and again, half a minute each time, costs the store nothing.
         """
-        self._emptied.pop(sort, None)
-        self._emptied[sort] = Known(self.counters.count(sort.queues), ask_again)
+        self._emptied.pop(key, None)
+        self._emptied[key] = Known(self.counters.count(key.queues), ask_again)
         if len(self._emptied) > EMPTIES_LIMIT:
             del self._emptied[next(iter(self._emptied))]
 
@@ -270,16 +270,16 @@ class Waiters:
         """Wait for an answer. `empty` is what is known, and `before` the hint count when the store was asked."""
         if self._closed:
             return Nothing(None)
-        lot = self._lot(Sort.of(want))
+        wait_group = self._wait_group(WaitKey.of(want))
         waiter = Waiter(want, asyncio.get_running_loop().create_future(), priority)
-        lot.waiters.add(waiter)
+        wait_group.waiters.add(waiter)
         if until is not None:
-            waiter.timer = self.clock.call_at(until, lambda: lot.time_is_up(waiter))
+            waiter.timer = self.clock.call_at(until, lambda: wait_group.time_is_up(waiter))
         if empty is not None:
-            lot.wake_at(empty.ask_again)
-            lot.owner_limited |= empty.owner_limited
+            wait_group.wake_at(empty.ask_again)
+            wait_group.owner_limited |= empty.owner_limited
             if self.counters.count(want.queues) != before:
-                lot.wake()
+                wait_group.wake()
         try:
             return await waiter.answer
         except asyncio.CancelledError:
@@ -287,44 +287,44 @@ class Waiters:
                 self.give_back(want, waiter.answer.result())
             raise
         finally:
-            lot.remove(waiter)
+            wait_group.remove(waiter)
 
     def heard(self, queues: frozenset[str] | None) -> None:
-        for lot in list(self._lots.values()):
-            if lot.sort.concerns(queues):
-                lot.wake()
+        for wait_group in list(self._wait_groups.values()):
+            if wait_group.key.concerns(queues):
+                wait_group.wake()
 
     def polled(self) -> None:
         """Another process wrote something, and nobody can say where."""
-        for lot in list(self._lots.values()):
-            lot.polled()
+        for wait_group in list(self._wait_groups.values()):
+            wait_group.polled()
 
     def next_of(self, want: Want) -> Waiter | None:
-        """The longest-waiting waiter that can take over what this want got: same sort, same size, same terms."""
-        lot = self._lots.get(Sort.of(want))
-        for waiter in lot.waiters if lot is not None else ():
+        """The longest-waiting waiter that can take over what this want got: same key, same size, same terms."""
+        wait_group = self._wait_groups.get(WaitKey.of(want))
+        for waiter in wait_group.waiters if wait_group is not None else ():
             if _same_terms(waiter.want, want) and not waiter.answer.done():
                 return waiter
         return None
 
     def hand_over(self, waiter: Waiter, claimed: Claimed) -> None:
-        self._lots[Sort.of(waiter.want)].answer(waiter, claimed)
+        self._wait_groups[WaitKey.of(waiter.want)].answer(waiter, claimed)
 
     async def close(self) -> None:
         """Answer everyone who waits, or comes to wait, with nothing."""
         self._closed = True
-        for lot in list(self._lots.values()):
-            await lot.close()
+        for wait_group in list(self._wait_groups.values()):
+            await wait_group.close()
 
-    def _lot(self, sort: Sort) -> Lot:
-        lot = self._lots.get(sort)
-        if lot is None:
-            lot = self._lots[sort] = Lot(sort, self, self._forget)
-        return lot
+    def _wait_group(self, key: WaitKey) -> WaitGroup:
+        wait_group = self._wait_groups.get(key)
+        if wait_group is None:
+            wait_group = self._wait_groups[key] = WaitGroup(key, self, self._forget)
+        return wait_group
 
-    def _forget(self, lot: Lot) -> None:
-        if self._lots.get(lot.sort) is lot:
-            del self._lots[lot.sort]
+    def _forget(self, wait_group: WaitGroup) -> None:
+        if self._wait_groups.get(wait_group.key) is wait_group:
+            del self._wait_groups[wait_group.key]
 
 
 def _same_terms(one: Want, other: Want) -> bool:

@@ -190,8 +190,8 @@ class Configuration:
         if self.values[f"workers.{least}"].source == DEFAULT:
             given[least] = min(given[least], given[most])
         settings = ScalingSettings(**given)
-        is_said = any(self.values[f"workers.{name}"].source != DEFAULT for name in COUNTS)
-        return settings if is_said else None
+        is_set = any(self.values[f"workers.{name}"].source != DEFAULT for name in COUNTS)
+        return settings if is_set else None
 
     def logs(self) -> LogSettings:
         """The settings of logs, which workers have too."""

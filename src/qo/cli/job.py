@@ -79,13 +79,13 @@ def _lines(job: Job, events: list[Event]) -> list[str]:
     if job.result is not None:
         lines.append(f"{'result':<17} {json.dumps(info['result'])}")
     if events:
-        lines += ["history", *(f"  {event.at.isoformat('T', 'seconds')}  {_told(event)}" for event in events)]
+        lines += ["history", *(f"  {event.at.isoformat('T', 'seconds')}  {_event_text(event)}" for event in events)]
     if job.error:
         lines += ["error", *(f"  {printable(line)}" for line in job.error.splitlines())]
     return lines
 
 
-def _told(event: Event) -> str:
+def _event_text(event: Event) -> str:
     """A change of state; of an error, its first line."""
     return printable(f"{event.state:<10} {(event.detail or '').partition(chr(10))[0]}").rstrip()
 

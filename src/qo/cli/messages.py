@@ -153,7 +153,7 @@ async def _pop(client: Client, given: argparse.Namespace) -> int:
     finally:  # what was not printed is given back
         left = [delivery.settlement(Release()) for delivery in deliveries if not delivery.settled]
         if left:
-            await client.front.settle(left)
+            await client.broker.settle(left)
     if not deliveries:
         paused = await queue.exists() and (await queue.info()).paused
         print(f"nothing in '{given.queue}'" + (": it is paused" if paused else ""), file=sys.stderr)

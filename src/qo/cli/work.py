@@ -30,7 +30,7 @@ from qo.manager.manager import Manager
 from qo.server.logs import set_up as set_up_logs
 from qo.server.settings import LOG_FORMATS, LOG_LEVELS
 from qo.worker.catalog import catalog_worker, read_kinds
-from qo.worker.exposing import exposed
+from qo.worker.metrics_server import exposed
 from qo.worker.options import CLAIM_BATCH_SIZE, GRACE_SECONDS, MAX_CONCURRENT_TASKS, WorkerRunOptions
 from qo.worker.worker import Worker, run_quickly
 
@@ -136,7 +136,7 @@ async def _manage(
         client = await worker.connected(options.polling)
     try:
         manager = Manager(
-            client.front,
+            client.broker,
             [sys.executable, "-m", "qo.cli.main", "work", *_passed_on(given)],
             scaling,
             queues=worker.queues,
@@ -220,16 +220,16 @@ def find(text: str) -> Worker:
         found = getattr(importlib.import_module(module), name, None)
     except ModuleNotFoundError as error:
         if error.name is None or not module.startswith(error.name):
-            raise _told(module, error) from None
+            raise _import_error(module, error) from None
         raise Invalid("worker", f"there is no module '{module}' here") from None
     except Exception as error:  # noqa: BLE001 - a user's module may raise anything
-        raise _told(module, error) from None
+        raise _import_error(module, error) from None
     if not isinstance(found, Worker):
         raise Invalid("worker", f"'{name}' in '{module}' is not a qo.Worker")
     return found
 
 
-def _told(module: str, error: Exception) -> Invalid:
+def _import_error(module: str, error: Exception) -> Invalid:
     """What went wrong in the user's module, from where it begins."""
     told = traceback.TracebackException.from_exception(error)
     own = (str(Path(qo.__file__).parent), "<frozen importlib", importlib.__file__)

@@ -79,7 +79,7 @@ class Buffer:
             await self._store()  # if it cannot be, this message was not accepted
         self._held.append(new)
         self._store_soon()
-        return JobHandle(self._queue.front, new.id)
+        return JobHandle(self._queue.broker, new.id)
 
     async def flush(self) -> None:
         """Store what the buffer holds now. Raises if it cannot be stored, and then still holds it.
@@ -108,7 +108,7 @@ class Buffer:
     async def _store_batch(self, batch: list[NewMessage]) -> None:
         """In halves, if it is too large for one call."""
         try:
-            answers = await self._queue.front.push(batch)
+            answers = await self._queue.broker.push(batch)
         except TooLarge as error:
             if len(batch) > 1:
                 await self._store_batch(batch[: len(batch) // 2])

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from qo.client.front import Front
 from qo.client.job import JobHandle
 from qo.client.queue import Queue
 from qo.client.tokens import Tokens
@@ -15,32 +14,33 @@ from qo.core.lane import Filter, Start, read_start
 from qo.core.lease import Settlement, Undone, Unit
 from qo.core.message import Duplicate, NewMessage, Refused, checked_id
 from qo.core.outcome import Health, QueueInfo
+from qo.core.verbs import Broker
 from qo.core.worker import WaitingKind, WorkerInfo
 
 
 class Client:
     """A connection to a store. Close it, or use it as a context manager."""
 
-    def __init__(self, front: Front) -> None:
-        self.front = front
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
 
     def queue(self, name: str) -> Queue:
         """A queue by name. It need not exist; the first push creates it."""
-        return Queue(self.front, name)
+        return Queue(self.broker, name)
 
     def job(self, id: str) -> JobHandle:
         """A handle on a message by its id, whichever queue it is in."""
-        return JobHandle(self.front, checked_id("id", id))
+        return JobHandle(self.broker, checked_id("id", id))
 
     async def queues(self, *, after: str = "", limit: int = 100) -> Sequence[QueueInfo]:
         """The queues there are, by name."""
-        return await self.front.inspect.queues(after, limit)
+        return await self.broker.inspect.queues(after, limit)
 
     async def create_group(
         self, group: str, *, namespace: str | None = None, task: str | None = None, start: str | Start = "all"
     ) -> bool:
         """Register a group in all queues of a namespace or task, those that appear later too."""
-        return await self.front.admin.create_group(Filter(namespace, task), group, read_start(start))
+        return await self.broker.admin.create_group(Filter(namespace, task), group, read_start(start))
 
     async def transact(
         self,
@@ -58,34 +58,34 @@ class Client:
         unit = Unit(
             settlements=tuple(settlements), pushes=tuple(pushes), refuse_duplicates=refuse_duplicates, nonce=nonce
         )
-        answer = await self.front.transact(unit)
+        answer = await self.broker.transact(unit)
         if isinstance(answer, Undone):
             raise RolledBack(
                 f"nothing was done: {answer.reason} (item {answer.item})", item=answer.item, obstacle=answer.obstacle
             )
         pushed = [each for each in answer.pushed if not isinstance(each, Refused)]
-        return [JobHandle(self.front, each.id, isinstance(each, Duplicate)) for each in pushed]
+        return [JobHandle(self.broker, each.id, isinstance(each, Duplicate)) for each in pushed]
 
     @property
     def tokens(self) -> Tokens:
         """Who may come in, where a server asks for tokens."""
-        return Tokens(self.front)
+        return Tokens(self.broker)
 
     async def workers(self) -> Sequence[WorkerInfo]:
         """The workers that are registered; those that are gone for a day."""
-        return await self.front.workers.workers()
+        return await self.broker.workers.workers()
 
     async def unserved(self) -> Sequence[WaitingKind]:
         """Kinds of messages that wait and that no worker takes."""
-        return await self.front.workers.unserved()
+        return await self.broker.workers.unserved()
 
     async def health(self) -> Health:
         """What the store says about itself."""
-        return await self.front.inspect.health()
+        return await self.broker.inspect.health()
 
     async def close(self) -> None:
         """Answer everyone who waits, finish what is under way, let the store go."""
-        await self.front.close()
+        await self.broker.close()
 
     async def __aenter__(self) -> Self:
         return self

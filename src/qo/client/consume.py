@@ -32,8 +32,8 @@ from qo.core.lease import (
 from qo.core.queue import QueueSettings
 
 if TYPE_CHECKING:
-    from qo.client.front import Front
     from qo.client.queue import Queue
+    from qo.core.verbs import Broker
 
 log = logging.getLogger("qo.client")
 
@@ -61,7 +61,7 @@ async def iterate(queue: Queue, options: Options) -> AsyncIterator[Delivery]:
                 yield fetched.pop()
     finally:
         if fetched:
-            await queue.front.settle([delivery.settlement(Release()) for delivery in fetched])
+            await queue.broker.settle([delivery.settlement(Release()) for delivery in fetched])
 
 
 def _at_most(messages: int, left: int | None) -> int:
@@ -73,17 +73,17 @@ async def _claim(queue: Queue, options: Options, messages: int, lane_messages: i
 
     A store that is away for a while does not end a consumer: it asks again, until `idle` is over.
     """
-    front = queue.front
-    over = None if options.idle is None else front.now() + options.idle
+    broker = queue.broker
+    over = None if options.idle is None else broker.now() + options.idle
     rest = FIRST_REST_SECONDS
     while True:
         want = queue.want(messages=messages, lane_messages=lane_messages)
         try:
-            answer, ended = await _asked(front, want, options, over)
+            answer, ended = await _asked(broker, want, options, over)
         except Closed:
             raise
         except Unavailable as error:
-            if over is not None and front.now() >= over:
+            if over is not None and broker.now() >= over:
                 raise
             log.warning("could not claim: %s; trying again in %.1f s", error, rest)
             await asyncio.sleep(rest)
@@ -91,20 +91,20 @@ async def _claim(queue: Queue, options: Options, messages: int, lane_messages: i
             continue
         rest = FIRST_REST_SECONDS
         if isinstance(answer, Claimed):
-            return [Delivery(front, each) for each in answer.deliveries]
-        if ended or (over is not None and front.now() >= over):
+            return [Delivery(broker, each) for each in answer.deliveries]
+        if ended or (over is not None and broker.now() >= over):
             return []
         if options.polling is not None:
             await asyncio.sleep(options.polling.total_seconds())
 
 
-async def _asked(front: Front, want: Want, options: Options, over: datetime | None) -> tuple[Claimed | Nothing, bool]:
+async def _asked(broker: Broker, want: Want, options: Options, over: datetime | None) -> tuple[Claimed | Nothing, bool]:
     """An answer, and whether it is the last: nothing before its time means that the front was closed."""
     if options.polling is not None:
-        return await front.claim(want), False
-    until = _earlier(over, None if options.timeout is None else front.now() + options.timeout)
-    answer = await front.claim_or_wait(want, until)
-    return answer, until is None or front.now() < until
+        return await broker.claim(want), False
+    until = _earlier(over, None if options.timeout is None else broker.now() + options.timeout)
+    answer = await broker.claim_or_wait(want, until)
+    return answer, until is None or broker.now() < until
 
 
 def _earlier(one: datetime | None, other: datetime | None) -> datetime | None:
@@ -211,7 +211,7 @@ class Consumer:
 
     async def _say(self, deliveries: list[Delivery], report: Report) -> None:
         try:
-            answers, _ = await self._queue.front.settle([each.settlement(report) for each in deliveries])
+            answers, _ = await self._queue.broker.settle([each.settlement(report) for each in deliveries])
         except QoError:
             log.warning("could not settle message %s; its lease will run out", deliveries[0].id, exc_info=True)
             return
@@ -267,7 +267,7 @@ class Consumer:
             await asyncio.gather(*self._running, return_exceptions=True)
         unsettled = [delivery for delivery in held if not delivery.settled]
         if unsettled:
-            await self._queue.front.settle([delivery.settlement(Release()) for delivery in unsettled])
+            await self._queue.broker.settle([delivery.settlement(Release()) for delivery in unsettled])
 
     async def _keep_leases(self) -> None:
         every = self._lease / EXTEND_AFTER if self._options.renew is None else self._options.renew
@@ -290,7 +290,7 @@ class Consumer:
             Extension(token=token, lease=self._lease, started=tuple(place for _, place in tasks))
             for token, tasks in held.items()
         ]
-        answers = await self._queue.front.extend(extensions)
+        answers = await self._queue.broker.extend(extensions)
         for answer, tasks in zip(answers, held.values(), strict=True):
             for task, place in tasks:
                 if isinstance(answer, Lost) or place in answer.canceled:

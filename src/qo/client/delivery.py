@@ -7,7 +7,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from qo.client.front import Front
 from qo.client.payload import result_bytes, unpacked
 from qo.client.traces import describe
 from qo.core.durations import Length, duration
@@ -28,6 +27,7 @@ from qo.core.lease import (
 )
 from qo.core.message import id_text
 from qo.core.queue import DEFAULT_LEASE
+from qo.core.verbs import Broker
 
 
 class Delivery:
@@ -39,10 +39,10 @@ class Delivery:
             await work(delivery.payload)
     """
 
-    __slots__ = ("_front", "_settled", "delivered")
+    __slots__ = ("_broker", "_settled", "delivered")
 
-    def __init__(self, front: Front, delivered: Delivered) -> None:
-        self._front = front
+    def __init__(self, broker: Broker, delivered: Delivered) -> None:
+        self._broker = broker
         self._settled = False
         self.delivered = delivered
 
@@ -125,7 +125,7 @@ class Delivery:
 
     async def settle(self, report: Report) -> Verdict:
         """Say what became of it. Raises `LeaseLost` if that is no longer this holder's to say."""
-        [answer], _ = await self._front.settle([self.settlement(report)])
+        [answer], _ = await self._broker.settle([self.settlement(report)])
         self._settled = True
         if answer.verdict is None:
             raise LeaseLost(_explain(answer.answer, self.delivered))
@@ -149,7 +149,7 @@ class Delivery:
         extension = Extension(
             token=self.delivered.token, lease=duration("lease", lease), started=(here,) if started else ()
         )
-        [answer] = await self._front.extend([extension])
+        [answer] = await self._broker.extend([extension])
         if isinstance(answer, Lost):
             raise LeaseLost(_explain(Answer.LOST, self.delivered))
         return here in answer.canceled

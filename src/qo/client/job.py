@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from qo.client.front import Front
 from qo.client.job_info import JobInfo, first_line, job_info
 from qo.client.payload import result_value
 from qo.core.durations import Length, duration
@@ -14,6 +13,7 @@ from qo.core.errors import JobCanceled, JobFailed, NotFound
 from qo.core.message import MessageId, id_text
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import CancelAnswer, Event, Job, JobState
+from qo.core.verbs import Broker
 
 
 class JobHandle(msgspec.Struct, frozen=True, gc=False):
@@ -22,7 +22,7 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
     `duplicate` says that its dedupe key was held, so that this is the earlier message.
     """
 
-    front: Front
+    broker: Broker
     message_id: MessageId
     duplicate: bool = False
 
@@ -37,7 +37,7 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
 
     async def job(self) -> Job:
         """The same as a value: payload and result as bytes, times as datetimes."""
-        [job] = await self.front.inspect.jobs([self.message_id])
+        [job] = await self.broker.inspect.jobs([self.message_id])
         if job is None:
             raise NotFound(f"nothing is known of job {self.id} (any more)")
         return job
@@ -52,8 +52,8 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
         Raises `JobFailed` or `JobCanceled` if it ended so, and `TimedOut` if it
         has not ended in time; then it goes on.
         """
-        until = None if timeout is None else self.front.now() + duration("timeout", timeout)
-        job = await self.front.finished(self.message_id, until)
+        until = None if timeout is None else self.broker.now() + duration("timeout", timeout)
+        job = await self.broker.finished(self.message_id, until)
         if job is None or job.state is None:
             raise NotFound(f"nothing is known of job {self.id}; its queue keeps no history, or no longer keeps this")
         if job.state is JobState.FAILED:
@@ -64,12 +64,12 @@ class JobHandle(msgspec.Struct, frozen=True, gc=False):
 
     async def cancel(self) -> CancelAnswer:
         """Cancel it. `requested` means that it is running: its holder is told at the next extend."""
-        [answer] = await self.front.admin.cancel([self.message_id], DEFAULT_GROUP)
+        [answer] = await self.broker.admin.cancel([self.message_id], DEFAULT_GROUP)
         return answer
 
     async def events(self) -> list[Event]:
         """Its changes of state, where the queue's history is `full`."""
-        return list(await self.front.inspect.events(self.message_id))
+        return list(await self.broker.inspect.events(self.message_id))
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"

@@ -14,7 +14,6 @@ from qo.client.arguments import at_least_one, check_handler, checked_kinds, is_a
 from qo.client.buffer import BUFFER_MESSAGES, BUFFER_MS, Buffer
 from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
-from qo.client.front import Front
 from qo.client.job import JobHandle
 from qo.client.outgoing import Message, addressed
 from qo.client.paging import paged
@@ -28,6 +27,7 @@ from qo.core.message import Dedupe, Duplicate, NewMessage, Stored, checked_id
 from qo.core.names import DEFAULT_GROUP, DEFAULT_KIND, checked_key, checked_name
 from qo.core.outcome import Depth, GroupInfo, Job, JobState, LaneInfo, QueueInfo
 from qo.core.queue import QueueSettings
+from qo.core.verbs import Broker
 
 FROM_THE_START = Start()
 Handler = consume.Handler
@@ -37,7 +37,7 @@ Handler = consume.Handler
 class Queue(Steps):
     """One queue, seen by one group. `group()` gives the same queue seen by another; other steps say how to take."""
 
-    front: Front
+    broker: Broker
     name: str
     group_name: str = DEFAULT_GROUP
     start: Start = FROM_THE_START
@@ -100,13 +100,13 @@ class Queue(Steps):
         new = self.prepare(messages)
         if nonce is not None:
             checked_key("nonce", nonce)
-        front = self.front
+        broker = self.broker
         handles = []
-        for answer in await front.push(new, nonce) if new else ():
+        for answer in await broker.push(new, nonce) if new else ():
             if isinstance(answer, Stored):
-                handles.append(JobHandle(front, answer.id))
+                handles.append(JobHandle(broker, answer.id))
             elif isinstance(answer, Duplicate):
-                handles.append(JobHandle(front, answer.id, duplicate=True))
+                handles.append(JobHandle(broker, answer.id, duplicate=True))
             else:
                 raise answer.error
         return handles
@@ -116,7 +116,7 @@ class Queue(Steps):
         batch = list(messages)
         if not all(issubclass(kind, Message) for kind in set(map(type, batch))):
             raise Invalid("messages", "must be qo.Message objects; wrap each payload in one")
-        return addressed(batch, self.name, self.front.new_ids(len(batch)))
+        return addressed(batch, self.name, self.broker.new_ids(len(batch)))
 
     def buffered(self, *, messages: int = BUFFER_MESSAGES, milliseconds: float = BUFFER_MS) -> Buffer:
         """A buffer that pushes what it is given in batches, so full or so old at most; see `Buffer`."""
@@ -159,15 +159,15 @@ class Queue(Steps):
         )
         length = self.options.timeout if wait is None else positive("wait", wait)
         if length is None:
-            answer = await self.front.claim(want)
+            answer = await self.broker.claim(want)
         else:
-            answer = await self.front.claim_or_wait(want, self.front.now() + length)
+            answer = await self.broker.claim_or_wait(want, self.broker.now() + length)
         return self._deliveries(answer)
 
     async def complete_many(self, deliveries: Iterable[Delivery]) -> list[Verdict | None]:
         """Complete many deliveries in one call. None stands for one whose lease was lost; it is delivered again."""
         batch = list(deliveries)
-        answers, _ = await self.front.settle([delivery.settlement(Complete()) for delivery in batch])
+        answers, _ = await self.broker.settle([delivery.settlement(Complete()) for delivery in batch])
         for delivery in batch:
             delivery.note_settled()
         return [answer.verdict for answer in answers]
@@ -197,13 +197,13 @@ class Queue(Steps):
             lane_messages=lane_messages,
             owner=owner,
         )
-        answers, [claimed] = await self.front.settle([each.settlement(Complete()) for each in batch], [want])
+        answers, [claimed] = await self.broker.settle([each.settlement(Complete()) for each in batch], [want])
         for delivery in batch:
             delivery.note_settled()
         return [answer.verdict for answer in answers], self._deliveries(claimed)
 
     def _deliveries(self, answer: Claimed | Nothing) -> list[Delivery]:
-        return [Delivery(self.front, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
+        return [Delivery(self.broker, each) for each in answer.deliveries] if isinstance(answer, Claimed) else []
 
     def want(
         self,
@@ -281,31 +281,31 @@ class Queue(Steps):
 
     async def configure(self, **settings: Unpack[SettingsChanges]) -> QueueSettings:
         """Create the queue if need be and change some of its settings; see `QueueSettings`."""
-        return await self.front.admin.configure(self.name, settings)
+        return await self.broker.admin.configure(self.name, settings)
 
     async def pause(self) -> None:
         """Stop claims. Pushes and settles go on."""
-        await self.front.admin.pause(self.name, True)
+        await self.broker.admin.pause(self.name, True)
 
     async def resume(self) -> None:
         """Let claims go on."""
-        await self.front.admin.pause(self.name, False)
+        await self.broker.admin.pause(self.name, False)
 
     async def purge(self) -> int:
         """Remove every message, for every group; answers how many there were. Dead letters stay."""
-        return await self.front.admin.purge(self.name)
+        return await self.broker.admin.purge(self.name)
 
     async def delete(self) -> bool:
         """Remove the queue and all that is in it. Whether there was one."""
-        return await self.front.admin.delete_queue(self.name)
+        return await self.broker.admin.delete_queue(self.name)
 
     async def register(self) -> bool:
         """Register this group now rather than at its first claim. Whether it is new."""
-        return await self.front.admin.create_group([self.name], self.group_name, self.start)
+        return await self.broker.admin.create_group([self.name], self.group_name, self.start)
 
     async def delete_group(self) -> bool:
         """Remove this group with its progress. Whether there was one. The default group cannot be deleted."""
-        return await self.front.admin.delete_group(self.name, self.group_name)
+        return await self.broker.admin.delete_group(self.name, self.group_name)
 
     async def seek(self, to: str | datetime | int, *, key: str | None = None) -> int:
         """Move this group to `"all"` (the start), `"new"` (the end), a time or an offset; in one key's lane, or in all.
@@ -313,18 +313,18 @@ class Queue(Steps):
         Ends its leases and drops its retries. Answers how many lanes were moved.
         """
         target = to if isinstance(to, int) else read_start(to)
-        return await self.front.admin.seek(self.name, self.group_name, target, key)
+        return await self.broker.admin.seek(self.name, self.group_name, target, key)
 
     @property
     def dead(self) -> DeadLetters:
         """This group's dead letters."""
-        return DeadLetters(self.front, self.name, self.group_name)
+        return DeadLetters(self.broker, self.name, self.group_name)
 
     # Looking
 
     async def info(self) -> QueueInfo:
         """Its settings, its namespace and task, and whether it is paused. `NotFound` if it does not exist."""
-        return await self.front.inspect.queue(self.name)
+        return await self.broker.inspect.queue(self.name)
 
     async def exists(self) -> bool:
         """Whether something was pushed to it, claimed from it or configured on it before."""
@@ -340,23 +340,23 @@ class Queue(Steps):
 
     async def depth(self) -> Depth:
         """How much is still ahead of this group."""
-        return await self.front.inspect.depth(self.name, self.group_name)
+        return await self.broker.inspect.depth(self.name, self.group_name)
 
     async def groups(self) -> Sequence[GroupInfo]:
         """The groups that are registered on it, and how far behind each is."""
-        return await self.front.inspect.groups(self.name)
+        return await self.broker.inspect.groups(self.name)
 
     async def lanes(self, *, after: int = 0, limit: int = 100) -> Sequence[LaneInfo]:
         """Its lanes, in the order in which they were made, and where this group stands in each."""
-        return await self.front.inspect.lanes(self.name, self.group_name, after, limit)
+        return await self.broker.inspect.lanes(self.name, self.group_name, after, limit)
 
     def job(self, id: str) -> JobHandle:
         """A handle on a message by its id."""
-        return JobHandle(self.front, checked_id("id", id))
+        return JobHandle(self.broker, checked_id("id", id))
 
     async def jobs(
         self, *, state: JobState | str | None = None, before: str | None = None, limit: int = 100
     ) -> Sequence[Job]:
         """Its jobs, newest first; of one state, or of all."""
         only = None if state is None else read_state(state)
-        return await paged(partial(self.front.inspect.list_jobs, self.name, only), before, limit)
+        return await paged(partial(self.broker.inspect.list_jobs, self.name, only), before, limit)

@@ -34,6 +34,7 @@ from qo.core.outcome import (
     QueueInfo,
 )
 from qo.core.queue import DEFAULT_LEASE, QueueSettings
+from qo.core.verbs import Broker
 from qo.core.worker import WaitingKind, WorkerInfo
 
 if TYPE_CHECKING:
@@ -45,6 +46,12 @@ class SyncJobHandle(Shell, over=JobHandle):
 
     See `JobHandle`.
     """
+
+    @property
+    def broker(self) -> Broker:
+        """See `JobHandle`."""
+        answer: Broker = self._inner.broker
+        return answer
 
     @property
     def duplicate(self) -> bool:
@@ -224,6 +231,12 @@ class SyncDeadLetters(Shell, over=DeadLetters):
     See `DeadLetters`.
     """
 
+    @property
+    def broker(self) -> Broker:
+        """See `DeadLetters`."""
+        answer: Broker = self._inner.broker
+        return answer
+
     def list(self, *, after: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
         """Oldest first."""
         answer: Sequence[DeadLetter] = self._portal.call(self._inner.list(after=after, limit=limit))
@@ -250,6 +263,12 @@ class SyncTokens(Shell, over=Tokens):
 
     See `Tokens`.
     """
+
+    @property
+    def broker(self) -> Broker:
+        """See `Tokens`."""
+        answer: Broker = self._inner.broker
+        return answer
 
     def create(
         self,
@@ -345,6 +364,12 @@ class QueueShell(Shell):
 
     See `Queue`.
     """
+
+    @property
+    def broker(self) -> Broker:
+        """See `Queue`."""
+        answer: Broker = self._inner.broker
+        return answer
 
     @property
     def name(self) -> str:

@@ -7,16 +7,16 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from qo.client.front import Front
 from qo.core.access import ID_BYTES, SECRET_BYTES, Token, new_token
 from qo.core.durations import Length, duration
+from qo.core.verbs import Broker
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
     """Who may come in: making tokens, listing them, revoking them."""
 
-    front: Front
+    broker: Broker
 
     async def create(
         self,
@@ -34,14 +34,14 @@ class Tokens:
         Answers it and its text, which is shown only now: what is stored is a digest of its secret.
         """
         id, secret = secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES)
-        token, text = new_token(id, secret, name, scopes, prefixes, self.front.now(), expires_at)
-        await self.front.access.add_token(token, None if lasts is None else duration("lasts", lasts))
+        token, text = new_token(id, secret, name, scopes, prefixes, self.broker.now(), expires_at)
+        await self.broker.access.add_token(token, None if lasts is None else duration("lasts", lasts))
         return token, text
 
     async def list(self) -> Sequence[Token]:
         """Oldest first."""
-        return await self.front.access.tokens()
+        return await self.broker.access.tokens()
 
     async def revoke(self, id: str) -> bool:
         """It opens nothing any more; servers notice within ten seconds. Whether there was one."""
-        return await self.front.access.remove_token(id)
+        return await self.broker.access.remove_token(id)

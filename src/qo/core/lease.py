@@ -251,7 +251,7 @@ class Lost(msgspec.Struct, frozen=True):
     """Nothing is held under that token any more."""
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class AckByName(msgspec.Struct, frozen=True, kw_only=True):
     """What is said about a message of a keyed lane by its name there, as other systems acknowledge.
 
     It moves the group's progress: completing a message completes what is before it.
@@ -266,8 +266,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     token: LeaseToken | None = None
 
 
-class CommitAnswer(StrEnum):
-    """How the store took a commit."""
+class AckAnswer(StrEnum):
+    """How the store took an ack by name."""
 
     SETTLED = "settled"
     GIVEN_BACK = "given_back"
@@ -276,13 +276,13 @@ class CommitAnswer(StrEnum):
     UNKNOWN = "unknown"  # no such message in that lane, or not in that lease
 
 
-class Committed(msgspec.Struct, frozen=True, gc=False):
-    """The answer to one commit; the verdict where there is one; whether its lane's lease is over.
+class Acked(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one ack by name; the verdict where there is one; whether its lane's lease is over.
 
     `stale`: it came with a token whose lease has ended, or that never was one's.
     """
 
-    answer: CommitAnswer
+    answer: AckAnswer
     verdict: Verdict | None = None
     lease_ended: bool = False
     stale: bool = False
@@ -310,7 +310,7 @@ class Unit(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     settlements: tuple[Settlement, ...] = ()
-    commits: tuple[Commit, ...] = ()
+    acks: tuple[AckByName, ...] = ()
     pushes: tuple[NewMessage, ...] = ()
     refuse_duplicates: bool = False
     leases: tuple[LeaseToken, ...] = ()
@@ -328,7 +328,7 @@ class Done(msgspec.Struct, frozen=True):
 
     settled: tuple[Settled, ...]
     pushed: tuple[Pushed, ...]
-    committed: tuple[Committed, ...] = ()
+    acked: tuple[Acked, ...] = ()
     versions: tuple[int, ...] = ()
     """Of each record, the version that was written, or the one that was removed; 0: there was none."""
 
@@ -337,7 +337,7 @@ class Obstacle(StrEnum):
     """What stood in the way of a unit."""
 
     SETTLEMENT = "settlement"
-    COMMIT = "commit"
+    ACK = "ack"
     LEASE = "lease"
     PUSH = "push"
     DUPLICATE = "duplicate"

@@ -20,9 +20,9 @@ import msgspec
 from qo.core.access import Token
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
+    AckByName,
+    Acked,
     Claimed,
-    Commit,
-    Committed,
     Done,
     Extended,
     Extension,
@@ -50,10 +50,11 @@ from qo.core.outcome import (
     QueueInfo,
     Trace,
 )
+from qo.core.polling import Polled
 from qo.core.queue import QueueSettings
 from qo.core.record import Due, Put, Record
 from qo.core.scaling import Demand
-from qo.core.worker import Beat, WaitingKind, WorkerInfo
+from qo.core.worker import Heartbeat, WaitingKind, WorkerInfo
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -74,7 +75,7 @@ TRACES_LIMIT = 1000
 """How many traces of one message are listed."""
 
 
-class LettersWanted(msgspec.Struct, frozen=True, kw_only=True):
+class DeadLettersWanted(msgspec.Struct, frozen=True, kw_only=True):
     """Which dead letters to list; None: any."""
 
     queue: str | None = None
@@ -120,7 +121,7 @@ class Store(Protocol):
         """Do each unit wholly or not at all."""
         ...
 
-    async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
+    async def ack_by_name(self, acks: Sequence[AckByName]) -> Sequence[Acked]:
         """Move groups on in keyed lanes, by the names of messages. Those of one lane and lease are judged together."""
         ...
 
@@ -128,7 +129,7 @@ class Store(Protocol):
         """Remove a bounded amount of what need not be kept. Answers when to come again; None: nothing to come."""
         ...
 
-    async def changed(self) -> bool:
+    async def others_wrote(self) -> bool:
         """Whether another process has written since the last call. Only asked where `must_poll`."""
         ...
 
@@ -136,7 +137,7 @@ class Store(Protocol):
         """Finish what is under way and let go of the store."""
         ...
 
-    async def attend(self) -> None:
+    async def start_listening(self) -> None:
         """Someone is going to wait: be ready to hear of other processes' commits. Then `must_poll` is known."""
         ...
 
@@ -160,7 +161,7 @@ class Store(Protocol):
 
     @property
     def must_poll(self) -> bool:
-        """Whether other processes' commits can only be noticed by asking `changed`."""
+        """Whether other processes' commits can only be noticed by asking `others_wrote`."""
         ...
 
     def listen(self, heard: Callable[[Hint], None]) -> None:
@@ -241,7 +242,7 @@ class Wires(Protocol):
         """A message by its name in a keyed lane."""
         ...
 
-    async def letters(self, wanted: LettersWanted) -> tuple[Sequence[DeadLetter], int]:
+    async def dead_letters(self, wanted: DeadLettersWanted) -> tuple[Sequence[DeadLetter], int]:
         """Dead letters, newest first, and how many there are in all."""
         ...
 
@@ -317,19 +318,19 @@ class Access(Protocol):
 class Workers(Protocol):
     """Who works, as they say it. An idle worker says nothing: the process that it registered through vouches for it."""
 
-    async def beat(self, beats: Sequence[Beat]) -> bool:
+    async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> bool:
         """Register workers, or hear from them again. Whether this process vouches for them without being told again."""
         ...
 
-    async def keep(self, id: str) -> bool:
+    async def adopt(self, id: str) -> bool:
         """Vouch for a worker that registered through another process. Whether it is known."""
         ...
 
-    async def let_go(self, ids: Sequence[str]) -> None:
+    async def disown(self, ids: Sequence[str]) -> None:
         """Vouch for them no longer."""
         ...
 
-    async def leave(self, ids: Sequence[str]) -> None:
+    async def deregister(self, ids: Sequence[str]) -> None:
         """They have stopped."""
         ...
 
@@ -378,3 +379,49 @@ class Inspect(Protocol):
 
 class Engine(Store, Admin, Records, Workers, Inspect, Wires, Protocol):
     """Everything that a place to keep messages can do."""
+
+
+class Broker(Protocol):
+    """What stands before a store, in its process or behind a server: what clients and workers hold."""
+
+    @property
+    def admin(self) -> Admin: ...
+
+    @property
+    def access(self) -> Access: ...
+
+    @property
+    def workers(self) -> Workers: ...
+
+    @property
+    def inspect(self) -> Inspect: ...
+
+    def now(self) -> datetime: ...
+
+    def polled(self) -> Polled:
+        """How often the store was asked whether others wrote, where it cannot wake us."""
+        ...
+
+    def new_ids(self, count: int) -> list[MessageId]: ...
+
+    async def push(self, messages: Sequence[NewMessage], nonce: str | None = None) -> Sequence[Pushed]: ...
+
+    async def claim(self, want: Want) -> Claimed | Nothing: ...
+
+    async def claim_or_wait(self, want: Want, until: datetime | None, priority: int = 0) -> Claimed | Nothing: ...
+
+    async def settle(
+        self, settlements: Sequence[Settlement], then: Sequence[Want] = ()
+    ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]: ...
+
+    async def extend(self, extensions: Sequence[Extension]) -> Sequence[Extended | Lost]: ...
+
+    async def transact(self, unit: Unit) -> Done | Undone: ...
+
+    async def finished(self, id: MessageId, until: datetime | None) -> Job | None: ...
+
+    async def demand_or_wait(
+        self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
+    ) -> Demand: ...
+
+    async def close(self) -> None: ...

@@ -29,7 +29,7 @@ class WorkerState(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Beat(msgspec.Struct, frozen=True, kw_only=True):
+class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker says of itself. No kinds: it takes all."""
 
     id: str
@@ -61,7 +61,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True):
         return queue in self.queues and group == self.group and (not self.kinds or kind in self.kinds)
 
 
-class WorkerInfo(Beat, frozen=True, kw_only=True):
+class WorkerInfo(Heartbeat, frozen=True, kw_only=True):
     """A worker that is registered. One that is idle says nothing, and lives all the same."""
 
     seen_at: datetime

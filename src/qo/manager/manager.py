@@ -14,9 +14,9 @@ from collections.abc import Collection, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from qo.client.front import Front
 from qo.core.errors import QoError
 from qo.core.scaling import Demand, Scaler, ScalingSettings
+from qo.core.verbs import Broker
 from qo.manager.managed import REPORT_SECONDS
 from qo.manager.processes import Child
 from qo.metrics.registry import Registry
@@ -35,7 +35,7 @@ class Manager:
 
     def __init__(
         self,
-        front: Front,
+        broker: Broker,
         command: Sequence[str],
         settings: ScalingSettings,
         *,
@@ -44,7 +44,7 @@ class Manager:
         kinds: Collection[str],
         grace_seconds: float,
     ) -> None:
-        self._front = front
+        self._broker = broker
         self._command = command
         self._settings = settings
         self._queues, self._group, self._kinds = queues, group, kinds
@@ -94,9 +94,11 @@ class Manager:
         try:
             if before is not None and before.depth:
                 await self._rest(self._settings.scale_interval_ms / 1000)
-                return await self._unless_changed(self._front.inspect.demand(self._queues, self._group, self._kinds))
+                return await self._unless_changed(self._broker.inspect.demand(self._queues, self._group, self._kinds))
             until = self._next_decision()
-            return await self._unless_changed(self._front.demand_or_wait(self._queues, self._group, self._kinds, until))
+            return await self._unless_changed(
+                self._broker.demand_or_wait(self._queues, self._group, self._kinds, until)
+            )
         except QoError as error:
             log.warning("could not see what there is to do: %s", error)
             await self._rest(FIRST_REST_SECONDS)
@@ -117,7 +119,7 @@ class Manager:
         """When the number of workers may change, if nothing happens."""
         times = [self._scaler.next_change()]
         if self._missing:
-            times.append(self._front.now() + timedelta(seconds=max(0.0, self._not_before - time.monotonic())))
+            times.append(self._broker.now() + timedelta(seconds=max(0.0, self._not_before - time.monotonic())))
         return min((each for each in times if each is not None), default=None)
 
     async def _rest(self, seconds: float) -> None:
@@ -136,7 +138,7 @@ class Manager:
 
     async def _scale(self, demand: Demand) -> None:
         self._note_rate()
-        there, now = len(self.working), self._front.now()
+        there, now = len(self.working), self._broker.now()
         wanted = self._scaler.decide(demand, there, now)
         if wanted != self._wanted:
             direction = "up" if wanted > self._wanted else "down"
@@ -179,7 +181,9 @@ class Manager:
         if not child.stopping and not self._stops:
             self._replaced.add(1)
             rest = self._rest_after(child)
-            log.warning("worker %d ended by itself (%s); another is started in %.1f s", child.pid, _said(code), rest)
+            log.warning(
+                "worker %d ended by itself (%s); another is started in %.1f s", child.pid, _exit_text(code), rest
+            )
         self._changed.set()
 
     def _rest_after(self, child: Child) -> float:
@@ -229,5 +233,5 @@ class Manager:
         self._replaced = show.counter("qo_manager_replaced_workers_total", "Workers that ended by themselves.")
 
 
-def _said(code: int) -> str:
+def _exit_text(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from qo.core.errors import QoError
 from qo.metrics.registry import Registry
-from qo.server.house import House
+from qo.server.context import ServerContext
+from qo.server.error_format import error_format_of
 from qo.server.protocol import CYCLE, Answering
 from qo.server.request import Answer, ClientGone, Event, Receive, Request, Response, Send, Streaming
 from qo.server.router import Route, Router, WrongMethod
-from qo.server.telling import telling_of
 
 log = logging.getLogger("qo.server")
 
@@ -32,8 +32,10 @@ _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 class App:
     """One callable for one server process."""
 
-    def __init__(self, house: House, router: Router, registry: Registry, *, log_requests: bool = False) -> None:
-        self._house = house
+    def __init__(
+        self, context: ServerContext, router: Router, registry: Registry, *, log_requests: bool = False
+    ) -> None:
+        self._context = context
         self._router = router
         self._log_requests = log_requests
         self._numbers = itertools.count(1)
@@ -61,32 +63,32 @@ class App:
         except ClientGone:
             answer = None
         except WrongMethod as wrong:
-            answer = telling_of(scope["raw_path"]).wrong_method(wrong, id)
+            answer = error_format_of(scope["raw_path"]).wrong_method(wrong, id)
         except QoError as error:
-            answer = telling_of(scope["raw_path"]).error(error, id)
+            answer = error_format_of(scope["raw_path"]).error(error, id)
         except Exception:
             log.exception("a request failed", extra={"request_id": id, "route": route.name if route else ""})
-            answer = telling_of(scope["raw_path"]).failure(id)
+            answer = error_format_of(scope["raw_path"]).failure(id)
         status = await self._send(answer, scope, receive, send, request)
         self._note(scope["method"], route, status, time.perf_counter() - began, request)
 
     def _preflight(self, headers: Mapping[bytes, bytes]) -> Response | None:
         """A browser asks whether a page of another origin may call; answered only where some may."""
         origin = headers.get(b"origin")
-        if origin is None or not self._house.gate.admits(origin):
+        if origin is None or not self._context.authenticator.admits(origin):
             return None
         return Response(204, headers=PREFLIGHT)
 
     async def _answer(self, route: Route, request: Request) -> Answer:
         if route.scopes is not None:
-            request.caller = await self._house.gate.identify(request.headers)
+            request.caller = await self._context.authenticator.identify(request.headers)
             if not route.decides:
                 queue = request.path.get("queue")
                 request.allow(route.scopes, None if queue is None else [queue])
         if route.method != "GET":
-            limits = self._house.limits
+            limits = self._context.limits
             await request.read_body(limits.queen_body_bytes if route.large else limits.body_bytes)
-        return await route.handle(self._house, request)
+        return await route.handle(self._context, request)
 
     async def _send(self, answer: Answer | None, scope: Event, receive: Receive, send: Send, request: Request) -> int:
         """Answers the status that was sent; of a client that has gone, 499."""
@@ -94,7 +96,7 @@ class App:
             return 499
         headers = [(b"x-request-id", request.id.encode())]
         origin = request.headers.get(b"origin")
-        if origin is not None and self._house.gate.admits(origin):
+        if origin is not None and self._context.authenticator.admits(origin):
             headers += ((b"access-control-allow-origin", origin), (b"vary", b"origin"))
         if isinstance(answer, Streaming):
             with contextlib.suppress(ClientGone):

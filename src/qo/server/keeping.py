@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from qo.core.errors import QoError, Throttled
 from qo.core.verbs import Workers
-from qo.core.worker import Beat
+from qo.core.worker import Heartbeat
 
 log = logging.getLogger("qo.server")
 
@@ -40,17 +40,17 @@ class Keeper:
         self._adopting: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def beat(self, beat: Beat) -> bool:
-        owner = self._owner(beat.id)
+    async def heartbeat(self, heartbeat: Heartbeat) -> bool:
+        owner = self._owner(heartbeat.id)
         if owner is None:
             raise Throttled(f"{len(self._owners)} workers and consumers are known here already")
-        kept = await self._workers.beat([beat])
+        kept = await self._workers.heartbeat([heartbeat])
         owner.registered = True
         return kept
 
-    async def leave(self, id: str) -> None:
+    async def deregister(self, id: str) -> None:
         self._owners.pop(id, None)
-        await self._workers.leave([id])
+        await self._workers.deregister([id])
 
     @contextlib.contextmanager
     def parked(self, id: str | None) -> Iterator[None]:
@@ -91,7 +91,7 @@ class Keeper:
 
     async def _adopt(self, id: str, owner: Owner) -> None:
         with contextlib.suppress(QoError):
-            owner.registered |= await self._workers.keep(id)
+            owner.registered |= await self._workers.adopt(id)
 
     async def _sweep_on(self) -> None:
         """In memory alone; the store is told when one is not seen any longer."""
@@ -105,7 +105,7 @@ class Keeper:
                 left = [id for id, each in gone.items() if each.registered]
                 if left:
                     try:
-                        await self._workers.let_go(left)
+                        await self._workers.disown(left)
                     except QoError as error:
                         log.warning("could not say that %d workers are gone: %s", len(left), error)
         finally:

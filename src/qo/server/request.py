@@ -15,7 +15,7 @@ import msgspec
 from qo.core.access import Scope
 from qo.core.errors import Invalid, TooLarge
 from qo.core.names import checked_key, suggestion
-from qo.server.gate import ANYONE
+from qo.server.authenticator import ANYONE
 
 T = TypeVar("T")
 

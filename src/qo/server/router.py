@@ -13,9 +13,9 @@ from qo.server.request import Answer, Request
 from qo.wire.operation import Operation
 
 if TYPE_CHECKING:
-    from qo.server.house import House
+    from qo.server.context import ServerContext
 
-Handler = Callable[["House", Request], Awaitable[Answer]]
+Handler = Callable[["ServerContext", Request], Awaitable[Answer]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import uvicorn
 
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.core.errors import Invalid, Unavailable
 from qo.server import logs
 from qo.server.app import App
-from qo.server.gate import Gate
-from qo.server.house import House
+from qo.server.authenticator import Authenticator
+from qo.server.context import ServerContext
 from qo.server.jwts import Jwts
 from qo.server.protocol import protocol_with
 from qo.server.router import Router
@@ -41,12 +41,12 @@ FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.5, 30.0
 class Server(uvicorn.Server):
     """uvicorn's server, which answers those who wait before it lets connections go, and exits 0 when told to stop."""
 
-    def __init__(self, config: uvicorn.Config, house: House) -> None:
+    def __init__(self, config: uvicorn.Config, context: ServerContext) -> None:
         super().__init__(config)
-        self._house = house
+        self._context = context
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._house.stop()
+        await self._context.stop()
         await super().shutdown(sockets)
 
     @contextlib.contextmanager
@@ -60,25 +60,27 @@ class Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def furnished(settings: ServerSettings, broker: Broker | None = None) -> AsyncIterator[tuple[House, App]]:
+async def furnished(
+    settings: ServerSettings, broker: LocalBroker | None = None
+) -> AsyncIterator[tuple[ServerContext, App]]:
     """The application on an open store; closes what it opened."""
     if broker is None:
         engine = await open_engine(settings.store, encryption_key=settings.encryption.key)
-        broker = Broker(engine, polling=settings.long_polling.strategy(), backoff=settings.long_polling.backoff())
+        broker = LocalBroker(engine, polling=settings.long_polling.strategy(), backoff=settings.long_polling.backoff())
     listen = settings.server
     local_only = is_loopback(listen.host)
     jwts = Jwts(settings.jwt) if settings.jwt.given else None
-    gate = Gate(
+    authenticator = Authenticator(
         broker.access, broker.store_now, auth=listen.auth, local_only=local_only, origins=listen.origins, jwts=jwts
     )
-    house = House(broker, settings, gate)
+    context = ServerContext(broker, settings, authenticator)
     router = Router([*v1.ROUTES, *queen.ROUTES, *service.routes(v1.ROUTES)])
     show = broker.metrics
-    show.gauge("qo_http_waiters", "Requests that wait.", lambda: house.all_waiting)
-    show.gauge("qo_streams", "Streams that are open.", lambda: len(house.streams))
-    app = App(house, router, show, log_requests=settings.log.requests)
+    show.gauge("qo_http_waiters", "Requests that wait.", lambda: context.all_waiting)
+    show.gauge("qo_streams", "Streams that are open.", lambda: len(context.streams))
+    app = App(context, router, show, log_requests=settings.log.requests)
     try:
-        yield house, app
+        yield context, app
     finally:
         await broker.close()
 
@@ -103,10 +105,10 @@ def uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
 
 
 async def _serve(settings: ServerSettings, listening: socket.socket, siblings: Path | None) -> None:
-    async with furnished(settings) as (house, app), answering(siblings, house.broker.metrics.metrics()):
-        house.siblings = siblings
+    async with furnished(settings) as (context, app), answering(siblings, context.broker.metrics.metrics()):
+        context.siblings = siblings
         _say_where(settings, listening)
-        await Server(uvicorn_config(app, settings), house).serve([listening])
+        await Server(uvicorn_config(app, settings), context).serve([listening])
 
 
 def _run_one(settings: ServerSettings, listening: socket.socket, siblings: Path | None = None) -> None:
@@ -177,7 +179,7 @@ class Supervisor:
         self._listening = listening
         self._siblings = siblings
         self._context = multiprocessing.get_context("spawn")
-        self._told_to_stop = threading.Event()
+        self._stopping = threading.Event()
 
     def run(self) -> None:
         for each in SIGNALS:
@@ -185,17 +187,17 @@ class Supervisor:
         rest = FIRST_REST_SECONDS
         began = time.monotonic()
         processes = [self._start() for _ in range(self._settings.server.workers)]
-        while not self._told_to_stop.is_set():
+        while not self._stopping.is_set():
             wait([process.sentinel for process in processes], timeout=0.5)
             dead = [process for process in processes if not process.is_alive()]
-            if not dead or self._told_to_stop.is_set():
+            if not dead or self._stopping.is_set():
                 continue
             rest = FIRST_REST_SECONDS if time.monotonic() - began > LONGEST_REST_SECONDS else rest * 2
             log.warning("%d serving processes died; starting others in %.1f s", len(dead), rest)
-            self._told_to_stop.wait(min(rest, LONGEST_REST_SECONDS))
+            self._stopping.wait(min(rest, LONGEST_REST_SECONDS))
             began = time.monotonic()
             processes = [process for process in processes if process not in dead]
-            processes += [] if self._told_to_stop.is_set() else [self._start() for _ in dead]
+            processes += [] if self._stopping.is_set() else [self._start() for _ in dead]
         for process in processes:
             process.terminate()
         for process in processes:
@@ -208,4 +210,4 @@ class Supervisor:
         return process
 
     def _stop(self, *_: object) -> None:
-        self._told_to_stop.set()
+        self._stopping.set()

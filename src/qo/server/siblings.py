@@ -23,7 +23,7 @@ log = logging.getLogger("qo.server")
 ANSWER_SECONDS = 1.0
 
 
-class Told(msgspec.Struct):
+class MetricState(msgspec.Struct):
     """A metric of another process."""
 
     name: str
@@ -34,13 +34,13 @@ class Told(msgspec.Struct):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(list[Told]).decode
+_decode = msgspec.json.Decoder(list[MetricState]).decode
 
 
 class Joined(Metric):
     """One metric of several processes: added up, or the greatest of them where a sum means nothing."""
 
-    def __init__(self, of: Sequence[Told]) -> None:
+    def __init__(self, of: Sequence[MetricState]) -> None:
         super().__init__(of[0].name, of[0].help)
         self.kind = of[0].kind
         self._of = of
@@ -63,7 +63,7 @@ async def answering(folder: Path | None, metrics: Sequence[Metric]) -> AsyncIter
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
-            writer.write(_encode([_told(each) for each in metrics]))
+            writer.write(_encode([_as_state(each) for each in metrics]))
             await writer.drain()
         writer.close()
 
@@ -86,8 +86,8 @@ async def of_all(folder: Path | None, own: Sequence[Metric]) -> list[Metric]:
     if folder is None:
         return list(own)
     answers = await asyncio.gather(*map(_asked, _others(folder)))
-    told: dict[str, list[Told]] = {}
-    for metrics in ([_told(each) for each in own], *answers):
+    told: dict[str, list[MetricState]] = {}
+    for metrics in ([_as_state(each) for each in own], *answers):
         for metric in metrics:
             told.setdefault(metric.name, []).append(metric)
     return [Joined(each) for each in told.values()]
@@ -98,11 +98,11 @@ def _others(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("*.sock")) if path != mine]
 
 
-def _told(metric: Metric) -> Told:
-    return Told(metric.name, metric.kind, metric.help, metric.joined, list(metric.samples()))
+def _as_state(metric: Metric) -> MetricState:
+    return MetricState(metric.name, metric.kind, metric.help, metric.joined, list(metric.samples()))
 
 
-async def _asked(path: Path) -> list[Told]:
+async def _asked(path: Path) -> list[MetricState]:
     try:
         async with asyncio.timeout(ANSWER_SECONDS):
             reader, writer = await asyncio.open_unix_connection(path)

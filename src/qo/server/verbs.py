@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.server.router import Handler
 from qo.wire.operation import Operation
@@ -18,7 +18,7 @@ def handler_of(operation: Operation) -> Handler:
     assert verb is not None
     decoder = None if operation.body is None else msgspec.json.Decoder(operation.body)
 
-    async def handle(house: House, request: Request) -> Response:
+    async def handle(context: ServerContext, request: Request) -> Response:
         fields: dict[str, Any] = dict(request.path)
         if operation.query is not None:
             fields |= msgspec.structs.asdict(request.query(operation.query))
@@ -27,11 +27,11 @@ def handler_of(operation: Operation) -> Handler:
             fields |= msgspec.structs.asdict(body) if verb.body is None else {verb.body: body}
         for name, value in fields.items():
             if isinstance(value, list):
-                house.check_count(name, value)
+                context.check_count(name, value)
         arguments = operation.read_arguments(fields)
         if operation.takes_key:
             arguments["nonce"] = request.nonce
-        answer = await getattr(getattr(house.broker, verb.part), verb.name)(**arguments)
+        answer = await getattr(getattr(context.broker, verb.part), verb.name)(**arguments)
         return reply(verb.answer.write(answer))
 
     return handle

@@ -1,6 +1,6 @@
 """What users test their own tasks with: a queue in memory, a clock that they move, workers that run when told to."""
 
-from qo.testing.bench import Bench, Drained, bench
 from qo.testing.clock import ManualClock
+from qo.testing.worker_harness import Drained, Harness, harness
 
-__all__ = ["Bench", "Drained", "ManualClock", "bench"]
+__all__ = ["Drained", "Harness", "ManualClock", "harness"]

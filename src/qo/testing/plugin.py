@@ -1,4 +1,4 @@
-"""For pytest: the fixture `qo_bench`. It comes with the package; nothing needs to be switched on."""
+"""For pytest: the fixture `qo_harness`. It comes with the package; nothing needs to be switched on."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from qo.testing.bench import Bench, bench
+from qo.testing.worker_harness import Harness, harness
 
 
-class SyncBench:
-    """A bench for tests that are not async: its methods wait."""
+class SyncHarness:
+    """A harness for tests that are not async: its methods wait."""
 
-    def __init__(self, runner: asyncio.Runner, own: Bench) -> None:
+    def __init__(self, runner: asyncio.Runner, own: Harness) -> None:
         self._runner, self._own = runner, own
         self.clock = own.clock
 
@@ -33,12 +33,12 @@ class SyncBench:
 
 
 @pytest.fixture
-def qo_bench() -> Iterator[SyncBench]:
+def qo_harness() -> Iterator[SyncHarness]:
     """A queue in memory, with a clock that the test moves."""
     with asyncio.Runner() as runner:
-        opened = bench()
+        opened = harness()
         own = runner.run(opened.__aenter__())
         try:
-            yield SyncBench(runner, own)
+            yield SyncHarness(runner, own)
         finally:
             runner.run(opened.__aexit__(None, None, None))

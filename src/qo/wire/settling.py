@@ -14,12 +14,12 @@ from qo.core.durations import duration
 from qo.core.errors import Invalid, RolledBack
 from qo.core.lane import LaneId
 from qo.core.lease import (
+    AckAnswer,
+    AckByName,
+    Acked,
     Answer,
     Bury,
     Claimed,
-    Commit,
-    CommitAnswer,
-    Committed,
     Complete,
     Done,
     Extended,
@@ -136,7 +136,7 @@ class ExtendReply(msgspec.Struct):
     leases: list[HeldBody]
 
 
-class CommitBody(ReportBody, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+class AckBody(ReportBody, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What is said about a message of a keyed lane by its name there; fenced if there is a token."""
 
     queue: Name
@@ -146,18 +146,18 @@ class CommitBody(ReportBody, forbid_unknown_fields=True, omit_defaults=True, kw_
     token: str | None = None
 
 
-class CommittedBody(msgspec.Struct, omit_defaults=True):
-    answer: CommitAnswer
+class AckedBody(msgspec.Struct, omit_defaults=True):
+    answer: AckAnswer
     verdict: Verdict | None = None
     lease_ended: bool = False
     stale: bool = False
 
 
 class UnitBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """Settles, commits and pushes that happen together or not at all; `leases` are tokens that must live."""
+    """Settles, acks and pushes that happen together or not at all; `leases` are tokens that must live."""
 
     settle: list[SettlementBody] = []
-    commit: list[CommitBody] = []
+    acks: list[AckBody] = []
     push: list[MessageBody] = []
     refuse_duplicates: bool = False
     leases: list[str] = []
@@ -166,7 +166,7 @@ class UnitBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, k
 class UnitReply(msgspec.Struct, omit_defaults=True):
     settled: list[SettledBody]
     pushed: list[PushedBody]
-    committed: list[CommittedBody] = []
+    acked: list[AckedBody] = []
 
 
 def write_claimed(answer: Claimed | Nothing) -> ClaimedBody:
@@ -230,8 +230,8 @@ def _write_report(body: ReportBody, report: Report) -> None:
             assert_never(report)
 
 
-def read_commit(body: CommitBody) -> Commit:
-    return Commit(
+def read_ack(body: AckBody) -> AckByName:
+    return AckByName(
         queue=checked_name("queue", body.queue),
         key=checked_key("key", body.key),
         name=body.name,
@@ -241,14 +241,14 @@ def read_commit(body: CommitBody) -> Commit:
     )
 
 
-def write_commit(commit: Commit) -> CommitBody:
-    body = CommitBody(queue=commit.queue, key=commit.key, name=commit.name, group=commit.group, token=commit.token)
-    _write_report(body, commit.report)
+def write_ack(ack: AckByName) -> AckBody:
+    body = AckBody(queue=ack.queue, key=ack.key, name=ack.name, group=ack.group, token=ack.token)
+    _write_report(body, ack.report)
     return body
 
 
-def write_committed(answers: Sequence[Committed]) -> list[CommittedBody]:
-    return [CommittedBody(each.answer, each.verdict, each.lease_ended, each.stale) for each in answers]
+def write_acked(answers: Sequence[Acked]) -> list[AckedBody]:
+    return [AckedBody(each.answer, each.verdict, each.lease_ended, each.stale) for each in answers]
 
 
 def write_unit(unit: Unit) -> UnitBody:
@@ -259,7 +259,7 @@ def write_unit(unit: Unit) -> UnitBody:
         raise Invalid("records", "cannot be sent to a server; use the operations of what they keep")
     return UnitBody(
         settle=[write_settlement(each) for each in unit.settlements],
-        commit=[write_commit(each) for each in unit.commits],
+        acks=[write_ack(each) for each in unit.acks],
         push=[write_message(each) for each in unit.pushes],
         refuse_duplicates=unit.refuse_duplicates,
         leases=list(unit.leases),
@@ -267,14 +267,14 @@ def write_unit(unit: Unit) -> UnitBody:
 
 
 def write_done(done: Done) -> UnitReply:
-    return UnitReply(write_settled(done.settled), write_pushed(done.pushed), write_committed(done.committed))
+    return UnitReply(write_settled(done.settled), write_pushed(done.pushed), write_acked(done.acked))
 
 
 def read_done(reply: UnitReply) -> Done:
     return Done(
         tuple(read_settled(reply.settled)),
         tuple(read_pushed(reply.pushed)),
-        tuple(Committed(each.answer, each.verdict, each.lease_ended, each.stale) for each in reply.committed),
+        tuple(Acked(each.answer, each.verdict, each.lease_ended, each.stale) for each in reply.acked),
     )
 
 

@@ -7,13 +7,13 @@ import logging
 import time
 from datetime import timedelta
 
-from qo.client.front import Front
 from qo.client.job_info import first_line
 from qo.client.traces import describe, from_the_task_on
 from qo.core.durations import duration_text
 from qo.core.errors import QoError
 from qo.core.lease import Bury, Delivered, Fail, Report, Verdict
 from qo.core.retry import RetryPolicy
+from qo.core.verbs import Broker
 from qo.worker.errors import PermanentError, RetryableError, Snooze
 from qo.worker.tasks import log_fields
 
@@ -31,8 +31,8 @@ class FailureLines:
     Whoever tells of a failure waits for nothing: a line that needs a policy is written when that was read.
     """
 
-    def __init__(self, front: Front) -> None:
-        self._front = front
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
         self._policies: dict[str, tuple[float, RetryPolicy | None]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
         self._later: set[asyncio.Task[None]] = set()
@@ -111,7 +111,7 @@ class FailureLines:
         policy = None
         try:
             async with asyncio.timeout(POLICY_PATIENCE_SECONDS):
-                policy = (await self._front.inspect.queue(queue)).settings.retry
+                policy = (await self._broker.inspect.queue(queue)).settings.retry
         except (QoError, TimeoutError):  # this one may not look, or the store is away
             pass
         finally:

@@ -115,7 +115,7 @@ class Runner:
             payload = task.payload(context.message)
         except Exception as error:  # noqa: BLE001 - whatever a type says is wrong with it
             context.error = error
-            return Bury(f"the payload is not what task '{task.name}' takes: {_said(error)}")
+            return Bury(f"the payload is not what task '{task.name}' takes: {_error_text(error)}")
         await context.check_lease()
         call = task.bound(payload, context)
         try:
@@ -251,5 +251,5 @@ def report_of(error: BaseException, task: Task, attempt: int) -> Report:
     return Fail(traced(error), after, limit=task.retry.attempts)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return str(error) if isinstance(error, msgspec.ValidationError) else describe(error)

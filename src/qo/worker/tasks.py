@@ -21,7 +21,7 @@ from qo.core.message import id_text
 from qo.core.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from qo.worker.machinery import Machinery
+    from qo.worker.fetcher import Fetcher
 
 log = logging.getLogger("qo.worker")
 
@@ -180,7 +180,7 @@ class Context:
     """What a task may know, and do, about the message that it handles."""
 
     message: Delivered
-    _machinery: Machinery | None
+    _fetcher: Fetcher | None
     _cancelled: bool = False
     error: BaseException | None = None
     """What the task raised, if it did."""
@@ -216,16 +216,16 @@ class Context:
 
     async def check_lease(self) -> None:
         """Before the task starts: make sure of the lease, if it may have ended. If it has, this is canceled."""
-        if self._machinery is not None and self._machinery.may_be_over(self.message):
-            await self._machinery.verified(self.message)
+        if self._fetcher is not None and self._fetcher.may_be_over(self.message):
+            await self._fetcher.verified(self.message)
 
     def extend(self, length: Length) -> None:
         """Hold the message for at least so long from now; the worker does this by itself as long as the task runs."""
         held = duration("length", length)
         if held <= timedelta(0):
             raise Invalid("length", f"must be greater than 0, not {length!r}")
-        if self._machinery is not None:  # in a test there may be none
-            self._machinery.extend_soon(self.message, held)
+        if self._fetcher is not None:  # in a test there may be none
+            self._fetcher.extend_soon(self.message, held)
 
     def progress(self, note: str) -> None:
         """Say how far it is, for people who read the log."""

@@ -30,9 +30,9 @@ from qo.core.polling import PollingStrategy
 from qo.core.retry import RetryPolicy
 from qo.environment import ARGUMENT
 from qo.metrics.registry import Registry
-from qo.worker.exposing import exposed
-from qo.worker.gauges import Gauges
-from qo.worker.machinery import At, Finished, Machinery, at
+from qo.worker.fetcher import At, Fetcher, Finished, at
+from qo.worker.metrics import WorkerMetrics
+from qo.worker.metrics_server import exposed
 from qo.worker.options import WorkerRunOptions
 from qo.worker.running import Processes, Runner, is_failure
 from qo.worker.tasks import Context, Task, log_fields, make_task
@@ -92,7 +92,7 @@ class Worker:
         self.tasks: dict[str, Task] = {}
         self._hooks: dict[str, list[Hook]] = {event: [] for event in EVENTS}
         self._run: Run | None = None
-        self._gauges = Gauges()
+        self._gauges = WorkerMetrics()
 
     def use(self, **options: str | None) -> None:
         """Have these, of `token` and `encryption_key`, where the worker has none of its own."""
@@ -273,7 +273,7 @@ def run_quickly(main: Coroutine[Any, Any, T]) -> T:
 class Run:
     """One run of a worker: the user's side of it."""
 
-    def __init__(self, worker: Worker, options: WorkerRunOptions, gauges: Gauges) -> None:
+    def __init__(self, worker: Worker, options: WorkerRunOptions, gauges: WorkerMetrics) -> None:
         self._worker = worker
         self._options = options
         self._gauges = gauges
@@ -285,7 +285,7 @@ class Run:
         self.left_behind = 0
         self.works = asyncio.Event()
         """Its store is open, and has let it register."""
-        self._machinery: Machinery | None = None
+        self._fetcher: Fetcher | None = None
         self._stop_asked: bool | None = None
 
     @property
@@ -310,14 +310,14 @@ class Run:
                     await worker.call_hooks("shutdown")
 
     def _occupy(self, change: int) -> None:
-        if self._machinery is not None:
-            self._machinery.occupy_soon(change)
+        if self._fetcher is not None:
+            self._fetcher.occupy_soon(change)
 
     async def _work(self) -> None:
         """Whoever cancels this has it stop now: what runs is given back before it ends."""
         where = self._worker.where
         working = asyncio.ensure_future(
-            self._machine(where.front)
+            self._machine(where.broker)
             if isinstance(where, Queue)
             else asyncio.to_thread(run_quickly, self._machine_apart())
         )
@@ -337,14 +337,14 @@ class Run:
     async def _machine_apart(self) -> None:
         client = await self._worker.connected(self._options.polling)
         try:
-            await self._machine(client.front)
+            await self._machine(client.broker)
         finally:
             await client.close()
 
-    async def _machine(self, front: Any) -> None:
+    async def _machine(self, broker: Any) -> None:
         worker = self._worker
-        self._machinery = Machinery(
-            front,
+        self._fetcher = Fetcher(
+            broker,
             self,
             self._options,
             queues=worker.queues,
@@ -356,13 +356,13 @@ class Run:
         store = "" if isinstance(worker.where, Queue) else f" of {described(worker.where, worker.where_from)}"
         log.info("working on %s%s: %s", ", ".join(worker.queues), store, ", ".join(sorted(worker.tasks)))
         if self._stop_asked is not None:
-            self._machinery.stop_soon(now=self._stop_asked)
-        await self._machinery.run()
+            self._fetcher.stop_soon(now=self._stop_asked)
+        await self._fetcher.run()
 
     def stop(self, *, now: bool) -> None:
         self._stop_asked = now
-        if self._machinery is not None:
-            self._machinery.stop_soon(now=now)
+        if self._fetcher is not None:
+            self._fetcher.stop_soon(now=now)
 
     # From the machinery's thread
 
@@ -378,10 +378,10 @@ class Run:
     # On the user's loop
 
     def _start(self, deliveries: Sequence[Delivered]) -> None:
-        assert self._machinery is not None
+        assert self._fetcher is not None
         create, running = self._loop.create_task, self._running
         for each in deliveries:
-            context, place = Context(each, self._machinery), at(each)
+            context, place = Context(each, self._fetcher), at(each)
             running[place] = create(self._execute(each, context, place)), context
 
     def _give_up(self, places: Sequence[At], lost: bool) -> None:
@@ -409,9 +409,9 @@ class Run:
         if place in self._lost:
             self._lost.discard(place)
             return
-        assert self._machinery is not None
+        assert self._fetcher is not None
         seconds = time.perf_counter() - began
-        self._machinery.done(Finished(delivered, report, started, seconds, context.error))
+        self._fetcher.done(Finished(delivered, report, started, seconds, context.error))
         event = "success" if isinstance(report, Complete) else "failure" if is_failure(report) else None
         if event is not None and self._worker.has_hooks(event):
             task = asyncio.current_task()

@@ -188,9 +188,9 @@ class Transport:
             said = f"no answer from {_server(url)}: {type(error).__name__} {error}".rstrip()
             raise TryAgain(Unavailable(said)) from error
         if answer.status in TRIED_AGAIN:
-            raise TryAgain(_told(answer, url))
+            raise TryAgain(_error_of(answer, url))
         if answer.status >= 400:
-            raise _told(answer, url)
+            raise _error_of(answer, url)
         return answer
 
     def _leave(self, server: int) -> None:
@@ -221,7 +221,7 @@ def _asked_rest(error: QoError) -> float:
     return error.retry_after_seconds if isinstance(error, Throttled) else 0.0
 
 
-def _told(answer: Answer, url: str) -> QoError:
+def _error_of(answer: Answer, url: str) -> QoError:
     try:
         return error_of(_problem.decode(answer.body))
     except msgspec.DecodeError:

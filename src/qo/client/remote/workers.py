@@ -11,7 +11,7 @@ import msgspec
 from qo.client.remote.calls import path_of
 from qo.client.remote.transport import Transport
 from qo.core.scaling import Demand
-from qo.core.worker import Beat, WaitingKind, WorkerInfo
+from qo.core.worker import Heartbeat, WaitingKind, WorkerInfo
 from qo.wire.operations.workers import BEAT, LEAVE, SCALING, WORKERS
 from qo.wire.workers import KeptReply, ScalingReply, WorkersReply
 
@@ -23,21 +23,21 @@ class RemoteWorkers:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
 
-    async def beat(self, beats: Sequence[Beat]) -> bool:
+    async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> bool:
         kept = True
-        for each in beats:
+        for each in heartbeats:
             answer = await self._transport.call(BEAT.method, path_of(BEAT, {"id": each.id}), each)
             kept &= msgspec.json.decode(answer.body, type=KeptReply).kept
         return kept
 
-    async def keep(self, id: str) -> bool:
+    async def adopt(self, id: str) -> bool:
         """The server vouches for whoever waits at it."""
         return any(each.id == id for each in await self.workers())
 
-    async def let_go(self, ids: Sequence[str]) -> None:
+    async def disown(self, ids: Sequence[str]) -> None:
         """The server notices."""
 
-    async def leave(self, ids: Sequence[str]) -> None:
+    async def deregister(self, ids: Sequence[str]) -> None:
         for id in ids:
             await self._transport.call(LEAVE.method, path_of(LEAVE, {"id": id}))
 

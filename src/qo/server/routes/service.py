@@ -12,8 +12,8 @@ from qo.core.errors import QoError, Unavailable
 from qo.core.names import DEFAULT_GROUP
 from qo.core.version import __version__
 from qo.metrics.registry import Gauge, Labels, Metric, as_json, prometheus_text
-from qo.server.gate import ANYONE, Caller
-from qo.server.house import House
+from qo.server.authenticator import ANYONE, Caller
+from qo.server.context import ServerContext
 from qo.server.openapi import describe
 from qo.server.request import Request, Response, reply
 from qo.server.router import Route
@@ -43,67 +43,67 @@ class HealthBody(msgspec.Struct, kw_only=True):
     problem: str | None = None
 
 
-async def livez(_: House, __: Request) -> Response:
+async def livez(_: ServerContext, __: Request) -> Response:
     return reply(LiveReply())
 
 
-async def readyz(house: House, _: Request) -> Response:
-    await _check(house)
+async def readyz(context: ServerContext, _: Request) -> Response:
+    await _check(context)
     return reply(ReadyReply())
 
 
-async def _check(house: House) -> None:
-    if house.stopping:
+async def _check(context: ServerContext) -> None:
+    if context.stopping:
         raise Unavailable("this server is stopping")
     try:
         async with asyncio.timeout(READY_SECONDS):
-            await house.broker.inspect.ready()
+            await context.broker.inspect.ready()
     except TimeoutError:
         raise Unavailable(f"the store has not answered within {READY_SECONDS} s") from None
 
 
-async def health(house: House, _: Request) -> Response:
-    body = HealthBody(status="healthy", version=__version__, waiters=house.all_waiting)
+async def health(context: ServerContext, _: Request) -> Response:
+    body = HealthBody(status="healthy", version=__version__, waiters=context.all_waiting)
     try:
-        await _check(house)
+        await _check(context)
     except QoError as error:
         body.status, body.problem = "unhealthy", str(error)
         return reply(body, problem_of(error).status)
     return reply(body)
 
 
-async def metrics(house: House, request: Request) -> Response:
-    reader = await _reader(house, request)
+async def metrics(context: ServerContext, request: Request) -> Response:
+    reader = await _reader(context, request)
     accepted = request.headers.get(b"accept", b"")
     if any(kind in accepted for kind in _PLAIN):
-        return await prometheus(house, request)
-    return reply(as_json(await all_metrics(house, reader)))
+        return await prometheus(context, request)
+    return reply(as_json(await all_metrics(context, reader)))
 
 
-async def prometheus(house: House, request: Request) -> Response:
-    reader = await _reader(house, request)
-    return Response(200, prometheus_text(await all_metrics(house, reader)).encode(), PROMETHEUS)
+async def prometheus(context: ServerContext, request: Request) -> Response:
+    reader = await _reader(context, request)
+    return Response(200, prometheus_text(await all_metrics(context, reader)).encode(), PROMETHEUS)
 
 
-async def _reader(house: House, request: Request) -> Caller:
+async def _reader(context: ServerContext, request: Request) -> Caller:
     """Metrics are for everyone who can reach the server, unless its operator says otherwise."""
-    if house.settings.metrics.public:
+    if context.settings.metrics.public:
         return ANYONE
-    caller = await house.gate.identify(request.headers)
+    caller = await context.authenticator.identify(request.headers)
     caller.check(FOLLOW, [])
     return caller
 
 
-async def all_metrics(house: House, reader: Caller) -> list[Metric]:
+async def all_metrics(context: ServerContext, reader: Caller) -> list[Metric]:
     """What was counted, and what the store says now of the queues that the reader may see."""
-    counted = await of_all(house.siblings, house.broker.metrics.metrics())
-    return [*counted, *await _queue_metrics(house, reader)]
+    counted = await of_all(context.siblings, context.broker.metrics.metrics())
+    return [*counted, *await _queue_metrics(context, reader)]
 
 
-async def _queue_metrics(house: House, reader: Caller) -> Sequence[Metric]:
+async def _queue_metrics(context: ServerContext, reader: Caller) -> Sequence[Metric]:
     """The depth and age of a bounded number of queues, for their default group."""
-    inspect, now = house.broker.inspect, house.broker.store_now()
-    limit = house.settings.metrics.queues
+    inspect, now = context.broker.inspect, context.broker.store_now()
+    limit = context.settings.metrics.queues
     depths: dict[Labels, float] = {}
     ages: dict[Labels, float] = {}
     unserved: dict[Labels, float] = {}
@@ -119,11 +119,11 @@ async def _queue_metrics(house: House, reader: Caller) -> Sequence[Metric]:
                     depths[queue.name, state] = getattr(depth, state)
                 oldest = depth.oldest_at or now
                 ages[(queue.name,)] = max(0.0, (now - oldest).total_seconds())
-            for each in await house.broker.workers.unserved() if limit else ():
+            for each in await context.broker.workers.unserved() if limit else ():
                 if not reader.sees(each.queue):
                     continue
                 unserved[each.queue, each.group, each.kind] = max(0.0, (now - each.oldest_at).total_seconds())
-            for worker in await house.broker.workers.workers() if limit else ():
+            for worker in await context.broker.workers.workers() if limit else ():
                 if not any(map(reader.sees, worker.queues)):
                     continue
                 states[(worker.state,)] = states.get((worker.state,), 0) + 1
@@ -150,7 +150,7 @@ def _given(value: dict[Labels, float] | float) -> Callable[[], dict[Labels, floa
 def routes(others: Sequence[Route]) -> list[Route]:
     """The routes of this file; the document describes the others too."""
 
-    async def openapi(_: House, __: Request) -> Response:
+    async def openapi(_: ServerContext, __: Request) -> Response:
         return Response(200, document)
 
     own = [

@@ -1,4 +1,4 @@
-"""claim: wants as JSON and as columns, deliveries from hauls; and what must come first."""
+"""claim: wants as JSON and as columns, deliveries from batches; and what must come first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from qo.core.errors import Unavailable
 from qo.core.lease import Claimed, Delivered, LeaseToken, Nothing, Want
 from qo.core.message import id_text
 from qo.core.names import DEFAULT_GROUP
-from qo.stores.answers import used_token
+from qo.stores.idempotency import used_token
 from qo.stores.postgres.pool import Connection, undone_on_error
 from qo.stores.postgres.push import lapsing, new_queue
 from qo.stores.sealing import WITHOUT_KEY, Stored, UnknownKey, Unreadable, check_sealed, opened
@@ -112,7 +112,7 @@ async def _advance(engine: PostgresEngine, connection: Connection, signal: str, 
 
 
 def wants_text(wants: Sequence[Want]) -> str:
-    return msgspec.json.encode([_said(want) for want in wants]).decode()
+    return msgspec.json.encode([_want_fields(want) for want in wants]).decode()
 
 
 def is_fresh(engine: PostgresEngine, wants: Sequence[Want]) -> bool:
@@ -123,12 +123,12 @@ def is_fresh(engine: PostgresEngine, wants: Sequence[Want]) -> bool:
     if engine.now is not None:
         return False
     asked, now = engine.asked, asyncio.get_running_loop().time()
-    fronts = [(want.queues, want.group) for want in wants]
-    if all(now - asked.get(front, -TIME_CHECK_SECONDS) < TIME_CHECK_SECONDS for front in fronts):
+    sources = [(want.queues, want.group) for want in wants]
+    if all(now - asked.get(source, -TIME_CHECK_SECONDS) < TIME_CHECK_SECONDS for source in sources):
         return True
     if len(asked) > ASKED_LIMIT:
         asked.clear()
-    asked.update(dict.fromkeys(fronts, now))
+    asked.update(dict.fromkeys(sources, now))
     return False
 
 
@@ -165,7 +165,7 @@ def is_plain(want: Want) -> bool:
     return len(want.queues) == 1 and want.key is None and not want.auto_settle
 
 
-def _said(want: Want) -> dict[str, Any]:
+def _want_fields(want: Want) -> dict[str, Any]:
     """Only what is said: most of it mostly is not."""
     said: dict[str, Any] = {
         "token": want.token,
@@ -218,7 +218,7 @@ async def delivered(
                 except UnknownKey as error:
                     missing[number] = error
             for lane, key, queue in {(each.lane, each.key, each.queue) for each in taken}:
-                engine.afterwards.claimed(lane, None if key is None else queue)
+                engine.late_hints.claimed(lane, None if key is None else queue)
             found[number] += taken
     for number, lacking in missing.items():  # another process may have that key
         aside += [Aside(each, str(lacking), bury=False) for each in found[number]]
@@ -306,27 +306,27 @@ async def _claimed_instead(engine: PostgresEngine, want: Want) -> Claimed | Noth
     return answer
 
 
-def _delivered(haul: Any, token: LeaseToken) -> list[Delivered]:
-    """The messages of a haul. Its lists may be left out: then all are alike, or have nothing of the kind."""
-    created = haul["created"]
-    payloads, headers = haul["payloads"], haul["headers"]
+def _delivered(batch: Any, token: LeaseToken) -> list[Delivered]:
+    """The messages of a batch. Its lists may be left out: then all are alike, or have nothing of the kind."""
+    created = batch["created"]
+    payloads, headers = batch["payloads"], batch["headers"]
     said = repeat(NO_HEADERS) if headers is None else [json.loads(each) if each else NO_HEADERS for each in headers]
     columns = zip(
-        haul["lanes"] or repeat(haul["lane_id"]),
-        haul["offsets"] or range(haul["first"], haul["first"] + len(created)),
-        haul["ids"],
-        haul["queues"] or repeat(haul["queue"]),
-        haul["keys"] or repeat(haul["key"]),
-        haul["kinds"] or repeat(haul["kind"]),
+        batch["lanes"] or repeat(batch["lane_id"]),
+        batch["offsets"] or range(batch["first"], batch["first"] + len(created)),
+        batch["ids"],
+        batch["queues"] or repeat(batch["queue"]),
+        batch["keys"] or repeat(batch["key"]),
+        batch["kinds"] or repeat(batch["kind"]),
         payloads,
         said,
-        haul["priorities"] or repeat(haul["priority"]),
-        haul["attempts"] or repeat(0),
+        batch["priorities"] or repeat(batch["priority"]),
+        batch["attempts"] or repeat(0),
         created,
-        haul["dues"] or created,
-        haul["entered"] or created,
-        haul["expiries"] or repeat(haul["expires_at"]),
-        haul["retries_of"] or repeat(None),
+        batch["dues"] or created,
+        batch["entered"] or created,
+        batch["expiries"] or repeat(batch["expires_at"]),
+        batch["retries_of"] or repeat(None),
         strict=False,  # what all have in common goes on for ever
     )
     return [

@@ -10,9 +10,9 @@ from typing import Any, Self
 from qo.core.errors import Incompatible
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
+    AckByName,
+    Acked,
     Claimed,
-    Commit,
-    Committed,
     Done,
     Extended,
     Extension,
@@ -43,17 +43,17 @@ from qo.core.outcome import (
 from qo.core.queue import QueueSettings
 from qo.core.record import ABSENT, Delete, Due, Put, Record, RecordChange, checked_limit
 from qo.core.scaling import Demand
-from qo.core.verbs import Hint, LettersWanted
-from qo.core.worker import Beat, WaitingKind, WorkerInfo
-from qo.stores.answers import arrangement_of, change_alone, delete_alone
-from qo.stores.postgres import arrange, inspect, records, schema, traces, workers
+from qo.core.verbs import DeadLettersWanted, Hint
+from qo.core.worker import Heartbeat, WaitingKind, WorkerInfo
+from qo.stores.idempotency import arrangement_of, change_alone, delete_alone
+from qo.stores.postgres import admin, inspect, records, schema, traces, workers
+from qo.stores.postgres.ack import ack_by_name, named_message
 from qo.stores.postgres.address import Address
-from qo.stores.postgres.afterwards import Afterwards
-from qo.stores.postgres.arrange import once
+from qo.stores.postgres.admin import once
 from qo.stores.postgres.claim import claim
-from qo.stores.postgres.commit import commit, named_message
 from qo.stores.postgres.extend import extend
 from qo.stores.postgres.keys import Keys
+from qo.stores.postgres.late_hints import LateHints
 from qo.stores.postgres.listener import Listener
 from qo.stores.postgres.migrating import MIGRATING_SECONDS
 from qo.stores.postgres.pool import Connection, Pool
@@ -102,9 +102,9 @@ class PostgresEngine:
         self._newest: str | None = None
         self.asked: dict[tuple[tuple[str, ...], str], float] = {}
         """When what time has changed was last looked for, by queues and group."""
-        self.listener = Listener(self.pool, self._told)
-        self.afterwards = Afterwards(
-            self._told,
+        self.listener = Listener(self.pool, self._on_hint)
+        self.late_hints = LateHints(
+            self._on_hint,
             lambda names: self.value("tell", self.sql.tell, names),
             lambda lanes: self.value("tell", self.sql.queues_of_keyed, lanes),
         )
@@ -121,7 +121,7 @@ class PostgresEngine:
         return engine
 
     async def close(self) -> None:
-        await self.afterwards.close()
+        await self.late_hints.close()
         await self.listener.close()
         await self.pool.close()
 
@@ -179,7 +179,7 @@ class PostgresEngine:
     ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
         answers, claims = await settle(self, settlements, then)
         claimed = await self.claim(then) if claims is None else claims
-        self.afterwards.ended(
+        self.late_hints.ended(
             each.lane for each, answer in zip(settlements, answers, strict=True) if answer.lease_ended
         )
         return answers, claimed
@@ -191,20 +191,20 @@ class PostgresEngine:
         answers = [await transact(self, unit) for unit in units]
         for unit, answer in zip(units, answers, strict=True):
             if isinstance(answer, Done):
-                self.afterwards.ended(each.lane for each in unit.settlements)
-                self._committed(unit.commits, answer.committed)
+                self.late_hints.ended(each.lane for each in unit.settlements)
+                self._acked(unit.acks, answer.acked)
                 self._changed(unit.records, answer.versions)
         return answers
 
-    async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
-        answers = await commit(self, commits)
-        self._committed(commits, answers)
+    async def ack_by_name(self, acks: Sequence[AckByName]) -> Sequence[Acked]:
+        answers = await ack_by_name(self, acks)
+        self._acked(acks, answers)
         return answers
 
-    def _committed(self, commits: Sequence[Commit], answers: Sequence[Committed]) -> None:
-        ended = {each.queue for each, answer in zip(commits, answers, strict=True) if answer.lease_ended}
+    def _acked(self, acks: Sequence[AckByName], answers: Sequence[Acked]) -> None:
+        ended = {each.queue for each, answer in zip(acks, answers, strict=True) if answer.lease_ended}
         if ended:
-            self.afterwards.may_have_work(ended)
+            self.late_hints.may_have_work(ended)
 
     def _changed(self, changes: Sequence[RecordChange], versions: Sequence[int]) -> None:
         kinds = {each.kind for each, version in zip(changes, versions, strict=True) if version != ABSENT}
@@ -219,13 +219,13 @@ class PostgresEngine:
         rest: timedelta | None = await self.value("tidy", self.sql.next_tidy, self.now)
         return None if rest is None else self.store_now() + rest
 
-    async def changed(self) -> bool:
+    async def others_wrote(self) -> bool:
         """Whether any transaction wrote since the last look; the server counts those of other databases, too."""
-        newest = await self.value("changed", self.sql.newest_transaction)
+        newest = await self.value("others_wrote", self.sql.newest_transaction)
         before, self._newest = self._newest, newest
         return before is not None and before != newest
 
-    async def attend(self) -> None:
+    async def start_listening(self) -> None:
         if not self.listener.is_open:
             await self.listener.open()
 
@@ -258,64 +258,64 @@ class PostgresEngine:
 
     async def configure(self, queue: str, changes: Mapping[str, Any], *, nonce: str | None = None) -> QueueSettings:
         of = arrangement_of("configure", queue, dict(changes))
-        return await once(self, of, nonce, QueueSettings, lambda on: arrange.configure(on, queue, changes))
+        return await once(self, of, nonce, QueueSettings, lambda on: admin.configure(on, queue, changes))
 
     async def delete_queue(self, queue: str, *, nonce: str | None = None) -> bool:
         of = arrangement_of("delete_queue", queue)
-        return await once(self, of, nonce, bool, lambda on: arrange.delete_queue(on, queue))
+        return await once(self, of, nonce, bool, lambda on: admin.delete_queue(on, queue))
 
     async def purge(self, queue: str, *, nonce: str | None = None) -> int:
-        await arrange.lapse_queue(self, queue)
-        return await once(self, arrangement_of("purge", queue), nonce, int, lambda on: arrange.purge(on, queue))
+        await admin.lapse_queue(self, queue)
+        return await once(self, arrangement_of("purge", queue), nonce, int, lambda on: admin.purge(on, queue))
 
     async def pause(self, queue: str, paused: bool, *, nonce: str | None = None) -> None:
         of = arrangement_of("pause", queue, paused)
-        await once(self, of, nonce, bool, lambda on: arrange.pause(on, queue, paused))
+        await once(self, of, nonce, bool, lambda on: admin.pause(on, queue, paused))
 
     async def create_group(
         self, queues: Sequence[str] | Filter, group: str, start: Start, *, nonce: str | None = None
     ) -> bool:
         of = arrangement_of("create_group", queues, group, start)
-        return await once(self, of, nonce, bool, lambda on: arrange.create_group(on, queues, group, start))
+        return await once(self, of, nonce, bool, lambda on: admin.create_group(on, queues, group, start))
 
     async def delete_group(self, queue: str, group: str, *, nonce: str | None = None) -> bool:
         of = arrangement_of("delete_group", queue, group)
-        return await once(self, of, nonce, bool, lambda on: arrange.delete_group(on, queue, group))
+        return await once(self, of, nonce, bool, lambda on: admin.delete_group(on, queue, group))
 
     async def seek(
         self, queue: str, group: str, to: Start | int, key: str | None = None, *, nonce: str | None = None
     ) -> int:
-        await arrange.lapse_group(self, queue, group)
+        await admin.lapse_group(self, queue, group)
         of = arrangement_of("seek", queue, group, to, key)
-        return await once(self, of, nonce, int, lambda on: arrange.seek(on, queue, group, to, key))
+        return await once(self, of, nonce, int, lambda on: admin.seek(on, queue, group, to, key))
 
     async def cancel(self, ids: Sequence[MessageId], group: str, *, nonce: str | None = None) -> Sequence[CancelAnswer]:
         of = arrangement_of("cancel", list(ids), group)
-        return await once(self, of, nonce, list[CancelAnswer], lambda on: arrange.cancel(on, ids, group))
+        return await once(self, of, nonce, list[CancelAnswer], lambda on: admin.cancel(on, ids, group))
 
     async def retry_dead(
         self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
     ) -> Sequence[MessageId]:
         of = arrangement_of("retry_dead", queue, group, ids)
-        return await once(self, of, nonce, list[MessageId], lambda on: arrange.retry_dead(on, queue, group, ids))
+        return await once(self, of, nonce, list[MessageId], lambda on: admin.retry_dead(on, queue, group, ids))
 
     async def purge_dead(
         self, queue: str, group: str, ids: Sequence[MessageId] | None, *, nonce: str | None = None
     ) -> int:
         of = arrangement_of("purge_dead", queue, group, ids)
-        return await once(self, of, nonce, int, lambda on: arrange.purge_dead(on, queue, group, ids))
+        return await once(self, of, nonce, int, lambda on: admin.purge_dead(on, queue, group, ids))
 
     # What other systems' wires need
 
     async def reconfigure(self, queue: str, change: Callable[[QueueSettings | None], Mapping[str, Any]]) -> QueueInfo:
-        await arrange.reconfigure(self, queue, change)
+        await admin.reconfigure(self, queue, change)
         return await inspect.queue(self, queue)
 
     async def named_message(self, queue: str, key: str, name: str) -> NamedMessage | None:
         return await named_message(self, queue, key, name)
 
-    async def letters(self, wanted: LettersWanted) -> tuple[Sequence[DeadLetter], int]:
-        return await inspect.letters(self, wanted)
+    async def dead_letters(self, wanted: DeadLettersWanted) -> tuple[Sequence[DeadLetter], int]:
+        return await inspect.dead_letters(self, wanted)
 
     async def group_places(self, group: str | None, limit: int) -> Sequence[GroupPlace]:
         return await inspect.group_places(self, group, limit)
@@ -356,19 +356,19 @@ class PostgresEngine:
 
     # Who works
 
-    async def beat(self, beats: Sequence[Beat]) -> bool:
-        await self.attend()
-        return await workers.beat(self, beats)
+    async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> bool:
+        await self.start_listening()
+        return await workers.heartbeat(self, heartbeats)
 
-    async def keep(self, id: str) -> bool:
-        await self.attend()
-        return await workers.keep(self, id)
+    async def adopt(self, id: str) -> bool:
+        await self.start_listening()
+        return await workers.adopt(self, id)
 
-    async def let_go(self, ids: Sequence[str]) -> None:
-        await self.listener.let_go(ids)
+    async def disown(self, ids: Sequence[str]) -> None:
+        await self.listener.disown(ids)
 
-    async def leave(self, ids: Sequence[str]) -> None:
-        await workers.leave(self, ids)
+    async def deregister(self, ids: Sequence[str]) -> None:
+        await workers.deregister(self, ids)
 
     async def workers(self) -> Sequence[WorkerInfo]:
         return await workers.every(self)
@@ -428,7 +428,7 @@ class PostgresEngine:
 
     # Inside
 
-    def _told(self, hint: Hint) -> None:
+    def _on_hint(self, hint: Hint) -> None:
         """Whoever listens by then: that is said after the listener was made."""
         self._heard(hint)
 

@@ -28,7 +28,7 @@ from qo.core.outcome import (
 )
 from qo.core.queue import QueueSettings
 from qo.core.scaling import DEMAND_LANES, Demand
-from qo.core.verbs import LettersWanted
+from qo.core.verbs import DeadLettersWanted
 from qo.stores.pages import PAGE_BYTES, too_much, within
 from qo.stores.postgres import schema
 from qo.stores.postgres.pool import READ_COMMITTED, Connection
@@ -88,8 +88,8 @@ def _queue(row: Any) -> QueueInfo:
     )
 
 
-async def front(engine: PostgresEngine, queue_name: str, group: str) -> tuple[int, int]:
-    [row] = await _rows(engine, engine.sql.front, queue_name, group) or [None]
+async def group_of(engine: PostgresEngine, queue_name: str, group: str) -> tuple[int, int]:
+    [row] = await _rows(engine, engine.sql.group_of, queue_name, group) or [None]
     if row is None:
         raise NotFound(f"there is no queue '{queue_name}'")
     if row[1] is None:
@@ -103,7 +103,7 @@ async def queues_of(engine: PostgresEngine, lanes: Sequence[int], tokens: Sequen
 
 
 async def groups(engine: PostgresEngine, queue_name: str) -> list[GroupInfo]:
-    [row] = await _rows(engine, engine.sql.front, queue_name, DEFAULT_GROUP) or [None]
+    [row] = await _rows(engine, engine.sql.group_of, queue_name, DEFAULT_GROUP) or [None]
     if row is None:
         _, since = await _waiting(engine, queue_name)
         return [GroupInfo(name=DEFAULT_GROUP, start=Start(), created_at=since, claimed_at=None, lag=0)]
@@ -117,11 +117,11 @@ def _group(row: Any) -> GroupInfo:
 
 
 async def depth(engine: PostgresEngine, queue_name: str, group: str) -> Depth:
-    [row] = await _rows(engine, engine.sql.front, queue_name, group) or [None]
+    [row] = await _rows(engine, engine.sql.group_of, queue_name, group) or [None]
     if row is None and group == DEFAULT_GROUP:
         count, _ = await _waiting(engine, queue_name)
         return Depth(ready=0, retrying=0, leased=0, delayed=count, dead=0, missed=0, oldest_at=None)
-    _, group_id = await front(engine, queue_name, group)
+    _, group_id = await group_of(engine, queue_name, group)
 
     async def read(connection: Connection, _: bool) -> tuple[Any, ...]:
         async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -161,7 +161,7 @@ async def demand(engine: PostgresEngine, queues: Sequence[str], group: str, kind
 
 
 async def lanes(engine: PostgresEngine, queue_name: str, group: str, after: int, limit: int) -> list[LaneInfo]:
-    queue_id, group_id = await front(engine, queue_name, group)
+    queue_id, group_id = await group_of(engine, queue_name, group)
     return [
         LaneInfo(
             lane=LaneId(id),
@@ -237,7 +237,7 @@ def _job(engine: PostgresEngine, row: Any, now: datetime) -> Job:
 async def list_jobs(
     engine: PostgresEngine, queue_name: str, state: JobState | None, before: str | None, limit: int
 ) -> list[Job]:
-    [row] = await _rows(engine, engine.sql.front, queue_name, DEFAULT_GROUP) or [None]
+    [row] = await _rows(engine, engine.sql.group_of, queue_name, DEFAULT_GROUP) or [None]
     if row is None:
         await _waiting(engine, queue_name)
     queue_id = None if row is None else row[0]
@@ -272,15 +272,15 @@ async def events(engine: PostgresEngine, id: MessageId) -> list[Event]:
 async def dead(
     engine: PostgresEngine, queue_name: str, group: str | None, after: str | None, limit: int
 ) -> list[DeadLetter]:
-    queue_id, _ = await front(engine, queue_name, DEFAULT_GROUP)
+    queue_id, _ = await group_of(engine, queue_name, DEFAULT_GROUP)
     start = bytes(16) if after is None else checked_id("after", after)
     return await _letters(engine, await _rows(engine, engine.sql.dead, queue_id, start, group, limit, PAGE_BYTES))
 
 
-async def letters(engine: PostgresEngine, wanted: LettersWanted) -> tuple[list[DeadLetter], int]:
+async def dead_letters(engine: PostgresEngine, wanted: DeadLettersWanted) -> tuple[list[DeadLetter], int]:
     chosen = (wanted.queue, wanted.group, wanted.key, wanted.since, wanted.until, wanted.name)
     rows = await _rows(engine, engine.sql.dead_letters, *chosen, wanted.limit, wanted.offset, PAGE_BYTES)
-    count: int = await engine.value("letters", engine.sql.count_dead_letters, *chosen)
+    count: int = await engine.value("dead_letters", engine.sql.count_dead_letters, *chosen)
     return await _letters(engine, rows), count
 
 

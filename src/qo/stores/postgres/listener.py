@@ -86,7 +86,7 @@ class Listener:
                 await self._give_up_listening()
                 self._heard(EVERYTHING)
 
-    async def keep(self, ids: Sequence[str]) -> bool:
+    async def adopt(self, ids: Sequence[str]) -> bool:
         """Vouch for these workers, for as long as this session lasts; those that come after it do the same.
 
         False: there are too many already.
@@ -99,7 +99,7 @@ class Listener:
             self._kept.update(fresh)
             return True
 
-    async def let_go(self, ids: Sequence[str]) -> None:
+    async def disown(self, ids: Sequence[str]) -> None:
         async with self._speaking:
             kept = [id for id in ids if id in self._kept]
             self._kept.difference_update(kept)

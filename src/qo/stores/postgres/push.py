@@ -24,7 +24,7 @@ from qo.core.message import (
     runs_of_ids,
 )
 from qo.core.queue import QueueSettings
-from qo.stores.answers import batch_again, kept_batch, others_id, with_repeats, without
+from qo.stores.idempotency import batch_again, kept_batch, others_id, with_repeats, without
 from qo.stores.postgres.pool import Connection, undone_on_error
 from qo.stores.postgres.schema import rules_text
 from qo.stores.sealing import sealed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from qo.core.record import Due, Put, Record, RecordChange
-from qo.stores.answers import check_record
+from qo.stores.idempotency import check_record
 from qo.stores.postgres.pool import Connection
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ VERSIONS_AHEAD = 1
 """How much newer a schema may be than this qo."""
 
 FUNCTIONS = (
-    "lanes", "outcomes", "records", "push", "advance", "take", "claim", "settle", "commit", "groups", "tidy", "enqueue",
+    "lanes", "outcomes", "records", "push", "advance", "take", "claim", "settle", "ack", "groups", "tidy", "enqueue",
     "planning", "guards", "roles",
 )  # fmt: skip
 """The files of `sql/`, in the order in which they build on each other."""

@@ -22,7 +22,7 @@ from qo.core.lease import (
     Verdict,
     Want,
 )
-from qo.stores.answers import used_token
+from qo.stores.idempotency import used_token
 from qo.stores.postgres.claim import NOT_PLAIN, claim_again, delivered, plain_wants, wants_text
 from qo.stores.postgres.pool import Connection, undone_on_error
 

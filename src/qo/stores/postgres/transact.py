@@ -12,17 +12,17 @@ import msgspec
 from qo.core.errors import NotFound, QueueFull
 from qo.core.lease import Done, Obstacle, Settled, Undone, Unit
 from qo.core.message import Pushed
-from qo.stores.answers import (
+from qo.stores.idempotency import (
     InTheWay,
-    check_committed,
+    check_acked,
     check_leases,
     check_pushed,
     check_settled,
     kept_unit,
     unit_again,
 )
-from qo.stores.postgres.arrange import delete_group
-from qo.stores.postgres.commit import commit_on, resolved
+from qo.stores.postgres.ack import ack_on, resolved
+from qo.stores.postgres.admin import delete_group
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.push import Lane, create_queues, dedupe_text, lane_of, push_on
 from qo.stores.postgres.records import change_on
@@ -79,8 +79,8 @@ async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Don
         settled = answers_from(row, len(unit.settlements))
     check_settled(settled)
     call = secrets.token_hex(16)
-    committed = await commit_on(engine, connection, unit.commits, call) if unit.commits else []
-    check_committed(unit, committed)
+    committed = await ack_on(engine, connection, unit.acks, call) if unit.acks else []
+    check_acked(unit, committed)
     pushed: list[Pushed] = []
     if unit.pushes:
         pushed, _ = await push_on(engine, connection, unit.pushes, again=False)
@@ -96,9 +96,9 @@ async def _lock(engine: PostgresEngine, connection: Connection, unit: Unit) -> N
     if unit.pushes:
         await create_queues(engine, connection, unit.pushes)
         leases = [(each.token, each.lane) for each in unit.settlements]
-        if unit.commits:
-            rows = await resolved(engine, connection, unit.commits)
-            leases += [(said.token, row["lane"]) for said, row in zip(unit.commits, rows, strict=True) if said.token]
+        if unit.acks:
+            rows = await resolved(engine, connection, unit.acks)
+            leases += [(said.token, row["lane"]) for said, row in zip(unit.acks, rows, strict=True) if said.token]
         held = [list(column) for column in zip(*leases, strict=True)] or [[], []]
         await connection.fetchval(engine.sql.lock_unit, *_lanes(unit), *_keys(unit), *held, engine.now)
 

@@ -11,7 +11,7 @@ from qo.core.worker import (
     FORGET_AFTER,
     SILENT_AFTER,
     WORKERS_LIMIT,
-    Beat,
+    Heartbeat,
     WaitingKind,
     WorkerInfo,
     WorkerState,
@@ -22,27 +22,29 @@ if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Beat).decode
+_decode = msgspec.json.Decoder(Heartbeat).decode
 
 
-async def beat(engine: PostgresEngine, beats: Sequence[Beat]) -> bool:
-    ids = [each.id for each in beats]
-    kept = not engine.listener.must_poll and await engine.listener.keep(ids)
-    said = [_encode(each).decode() for each in beats]
-    await engine.value("beat", engine.sql.beat, ids, said, kept, engine.now, FORGET_AFTER, engine.address.schema)
+async def heartbeat(engine: PostgresEngine, heartbeats: Sequence[Heartbeat]) -> bool:
+    ids = [each.id for each in heartbeats]
+    kept = not engine.listener.must_poll and await engine.listener.adopt(ids)
+    said = [_encode(each).decode() for each in heartbeats]
+    await engine.value(
+        "heartbeat", engine.sql.heartbeat, ids, said, kept, engine.now, FORGET_AFTER, engine.address.schema
+    )
     return kept
 
 
-async def keep(engine: PostgresEngine, id: str) -> bool:
-    known = await engine.value("keep", engine.sql.keep_worker, id, engine.now) is not None
+async def adopt(engine: PostgresEngine, id: str) -> bool:
+    known = await engine.value("adopt", engine.sql.keep_worker, id, engine.now) is not None
     if known and not engine.listener.must_poll:
-        await engine.listener.keep([id])
+        await engine.listener.adopt([id])
     return known
 
 
-async def leave(engine: PostgresEngine, ids: Sequence[str]) -> None:
-    await engine.value("leave", engine.sql.leave, list(ids))
-    await engine.listener.let_go(ids)
+async def deregister(engine: PostgresEngine, ids: Sequence[str]) -> None:
+    await engine.value("deregister", engine.sql.deregister, list(ids))
+    await engine.listener.disown(ids)
 
 
 async def every(engine: PostgresEngine) -> list[WorkerInfo]:

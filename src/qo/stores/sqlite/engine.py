@@ -20,9 +20,9 @@ import apsw
 from qo.core.errors import Forbidden, Incompatible, Unavailable
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
+    AckByName,
+    Acked,
     Claimed,
-    Commit,
-    Committed,
     Done,
     Extended,
     Extension,
@@ -53,13 +53,13 @@ from qo.core.outcome import (
 from qo.core.queue import QueueSettings
 from qo.core.record import Delete, Due, Put, Record, checked_limit
 from qo.core.scaling import Demand
-from qo.core.verbs import Hint, LettersWanted
-from qo.core.worker import Beat, WaitingKind, WorkerInfo
-from qo.stores.answers import arrangement_of, change_alone, delete_alone
+from qo.core.verbs import DeadLettersWanted, Hint
+from qo.core.worker import Heartbeat, WaitingKind, WorkerInfo
+from qo.stores.idempotency import arrangement_of, change_alone, delete_alone
 from qo.stores.sealing import SealingKey
 from qo.stores.sqlite import cancel, dead, groups, inspect, queues, records, schema, traces, workers
+from qo.stores.sqlite.ack import ack_by_name, named_message
 from qo.stores.sqlite.claim import claim, claim_on
-from qo.stores.sqlite.commit import commit, named_message
 from qo.stores.sqlite.demand import demand
 from qo.stores.sqlite.ears import MEMORY, Ear, ears_of
 from qo.stores.sqlite.extend import extend
@@ -180,18 +180,18 @@ class SqliteEngine:
     async def transact(self, units: Sequence[Unit]) -> Sequence[Done | Undone]:
         return await self._writer.do("transact", lambda tx: transact(tx, tuple(units)))
 
-    async def commit(self, commits: Sequence[Commit]) -> Sequence[Committed]:
-        return await self._writer.do("commit", lambda tx: commit(tx, commits))
+    async def ack_by_name(self, acks: Sequence[AckByName]) -> Sequence[Acked]:
+        return await self._writer.do("ack_by_name", lambda tx: ack_by_name(tx, acks))
 
     async def tidy(self) -> datetime | None:
         return await self._writer.do("tidy", tidy)
 
-    async def changed(self) -> bool:
-        version = await self._writer.do("changed", lambda tx: tx.value("PRAGMA data_version"))
+    async def others_wrote(self) -> bool:
+        version = await self._writer.do("others_wrote", lambda tx: tx.value("PRAGMA data_version"))
         before, self._data_version = self._data_version, version
         return before is not None and before != version
 
-    async def attend(self) -> None:
+    async def start_listening(self) -> None:
         """Nothing to open: who else writes is found out by asking."""
 
     async def verify(self) -> None:
@@ -295,8 +295,8 @@ class SqliteEngine:
     async def named_message(self, queue: str, key: str, name: str) -> NamedMessage | None:
         return await self._reader.do("named_message", lambda tx: named_message(tx, queue, key, name))
 
-    async def letters(self, wanted: LettersWanted) -> tuple[Sequence[DeadLetter], int]:
-        return await self._reader.do("letters", lambda tx: inspect.letters(tx, wanted))
+    async def dead_letters(self, wanted: DeadLettersWanted) -> tuple[Sequence[DeadLetter], int]:
+        return await self._reader.do("dead_letters", lambda tx: inspect.dead_letters(tx, wanted))
 
     async def group_places(self, group: str | None, limit: int) -> Sequence[GroupPlace]:
         return await self._reader.do("group_places", lambda tx: inspect.group_places(tx, group, limit))
@@ -339,17 +339,17 @@ class SqliteEngine:
 
     # Who works
 
-    async def beat(self, beats: Sequence[Beat]) -> bool:
-        return await self._writer.do("beat", lambda tx: workers.beat(tx, beats))
+    async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> bool:
+        return await self._writer.do("heartbeat", lambda tx: workers.heartbeat(tx, heartbeats))
 
-    async def keep(self, id: str) -> bool:
-        return await self._writer.do("keep", lambda tx: workers.keep(tx, id))
+    async def adopt(self, id: str) -> bool:
+        return await self._writer.do("adopt", lambda tx: workers.adopt(tx, id))
 
-    async def let_go(self, ids: Sequence[str]) -> None:
-        await self._writer.do("let_go", lambda tx: workers.let_go(tx, ids))
+    async def disown(self, ids: Sequence[str]) -> None:
+        await self._writer.do("disown", lambda tx: workers.disown(tx, ids))
 
-    async def leave(self, ids: Sequence[str]) -> None:
-        await self._writer.do("leave", lambda tx: workers.leave(tx, ids))
+    async def deregister(self, ids: Sequence[str]) -> None:
+        await self._writer.do("deregister", lambda tx: workers.deregister(tx, ids))
 
     async def workers(self) -> Sequence[WorkerInfo]:
         return await self._reader.do("workers", workers.every)

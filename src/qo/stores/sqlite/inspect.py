@@ -26,7 +26,7 @@ from qo.core.outcome import (
     QueueInfo,
     as_of,
 )
-from qo.core.verbs import LettersWanted
+from qo.core.verbs import DeadLettersWanted
 from qo.stores.pages import PAGE_BYTES, job_size, too_much, within
 from qo.stores.sealing import Stored, shown
 from qo.stores.sqlite.leases import read_lease
@@ -214,7 +214,7 @@ def dead(tx: Transaction, queue_name: str, group: str | None, after: str | None,
     return _page(tx, tx.each(SQL.dead, queue.id, start, group, limit))
 
 
-def letters(tx: Transaction, wanted: LettersWanted) -> tuple[list[DeadLetter], int]:
+def dead_letters(tx: Transaction, wanted: DeadLettersWanted) -> tuple[list[DeadLetter], int]:
     since = None if wanted.since is None else micros(wanted.since)
     until = None if wanted.until is None else micros(wanted.until)
     chosen = (wanted.queue, wanted.group, wanted.key, since, until, wanted.name)

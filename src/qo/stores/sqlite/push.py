@@ -9,7 +9,7 @@ import msgspec
 
 from qo.core.errors import QueueFull, TooLarge
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, repeats_in
-from qo.stores.answers import batch_again, kept_batch, others_id, with_repeats, without
+from qo.stores.idempotency import batch_again, kept_batch, others_id, with_repeats, without
 from qo.stores.sealing import sealed
 from qo.stores.sqlite import dedupe, intake
 from qo.stores.sqlite.inspect import unsettled
@@ -129,9 +129,7 @@ def _amended(tx: Transaction, queue: QueueRow, message: NewMessage) -> NewMessag
     return sealed(message, tx.sealing_key()) if queue.settings.encrypt else message
 
 
-_what_is_said = attrgetter(
-    "queue", "kind", "priority", "key", "headers", "due_at", "ttl", "dedupe", "new_queue", "delay"
-)
+_content_of = attrgetter("queue", "kind", "priority", "key", "headers", "due_at", "ttl", "dedupe", "new_queue", "delay")
 _payload = attrgetter("payload")
 NOTHING_MORE = (None,) * 7
 NO_DELAY = timedelta(0)
@@ -141,10 +139,10 @@ def _are_alike(messages: tuple[NewMessage, ...]) -> bool:
     """Whether all go to one open lane and say nothing but their payload: the common batch, seen in one pass."""
     if not messages:
         return False
-    first = _what_is_said(messages[0])
+    first = _content_of(messages[0])
     if first[3:] != NOTHING_MORE:
         return False
-    return len(messages) == 1 or all(map(first.__eq__, map(_what_is_said, messages)))
+    return len(messages) == 1 or all(map(first.__eq__, map(_content_of, messages)))
 
 
 def _push_alike(tx: Transaction, messages: tuple[NewMessage, ...]) -> bool:

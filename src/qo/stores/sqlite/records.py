@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qo.core.record import ABSENT, Delete, Due, Put, Record, RecordChange, version_of
-from qo.stores.answers import check_record
+from qo.stores.idempotency import check_record
 from qo.stores.sqlite.moments import micros, moment
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Row, Transaction

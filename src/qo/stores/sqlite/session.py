@@ -147,14 +147,14 @@ class Session:
         try:
             transaction = self._begin(connection, careful, self._known_queues(connection))
             values = [call.verb(transaction) for call in calls]
-            self._told("before commit", calls)
+            self._tell_probe("before commit", calls)
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             self._queues.clear()  # one that was created here is gone
             raise
-        self._told("after commit", calls)
+        self._tell_probe("after commit", calls)
         self._untold += self._news(transaction)
         return values
 
@@ -166,7 +166,7 @@ class Session:
             self._queues.clear()
         return self._queues
 
-    def _told(self, point: str, calls: list[Call]) -> None:
+    def _tell_probe(self, point: str, calls: list[Call]) -> None:
         if self._probe is not None:
             self._probe(point, [call.name for call in calls])
 

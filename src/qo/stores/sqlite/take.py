@@ -18,7 +18,7 @@ from qo.core.lease import Delivered, Want
 from qo.core.message import SEALED
 from qo.core.outcome import JobState
 from qo.core.queue import History
-from qo.stores.answers import used_token
+from qo.stores.idempotency import used_token
 from qo.stores.pages import within
 from qo.stores.sealing import Stored, Unreadable, check_sealed, opened
 from qo.stores.sqlite import outcomes
@@ -35,7 +35,7 @@ TIME = statements("advance")
 NO_HEADERS: dict[str, str] = {}
 
 
-class Front(NamedTuple):
+class Source(NamedTuple):
     """A group in a queue."""
 
     queue: QueueRow
@@ -71,7 +71,7 @@ def sizes_of(taken: list[Taken]) -> int:
     return sum(each.size for each in taken)
 
 
-class Haul:
+class Batch:
     """What one want has got so far, and what it still has room for."""
 
     def __init__(self, tx: Transaction, want: Want) -> None:
@@ -98,56 +98,56 @@ class Haul:
         return min(self.room, self.want.lane_messages or self.room)
 
 
-def take(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> None:
+def take(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> None:
     """Take what this lane has for the want."""
     if not cursor.lane.keyed:
-        _take_open(tx, front, cursor, haul)
-    elif cursor.losses >= FRAGILE_LOSSES and not haul.may_take_fragile:
-        haul.met_fragile = True
-        haul.passed_over.add(cursor.id)
+        _take_open(tx, source, cursor, batch)
+    elif cursor.losses >= FRAGILE_LOSSES and not batch.may_take_fragile:
+        batch.met_fragile = True
+        batch.passed_over.add(cursor.id)
     else:
-        _take_run(tx, front, cursor, haul)
+        _take_run(tx, source, cursor, batch)
 
 
-def _take_run(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> None:
+def _take_run(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> None:
     """Lease a run from a keyed lane. It stops before the first message of a kind that is not accepted."""
-    haul.passed_over.add(cursor.id)  # one run of a lane to a claim, also if it is settled at delivery
-    room = haul.run_room(cursor)
+    batch.passed_over.add(cursor.id)  # one run of a lane to a claim, also if it is settled at delivery
+    room = batch.run_room(cursor)
     run: list[Taken] = []
     position, stopped = cursor.position, False
     while len(run) < room and not stopped:
-        left = haul.bytes_left - sizes_of(run)
+        left = batch.bytes_left - sizes_of(run)
         coming = tx.each(SQL.messages, cursor.lane.id, position, room - len(run))
         messages, cut = within(coming, size_of, left)
         if not messages or (run and left <= 0):
             break
         skips = _skips_among(tx, cursor, messages)
         for message in messages:
-            if _is_passed(tx, front, cursor, message, skips):
+            if _is_passed(tx, source, cursor, message, skips):
                 position = message[0] + 1
                 continue
-            if haul.want.kinds is not None and message[2] not in haul.want.kinds:
+            if batch.want.kinds is not None and message[2] not in batch.want.kinds:
                 stopped = True
                 break
             is_head = message[0] == cursor.position
             attempts, losses = (cursor.attempts, cursor.losses) if is_head else (0, 0)
             position = message[0] + 1
-            content = _content(tx, front, cursor, message, attempts, losses)
+            content = _content(tx, source, cursor, message, attempts, losses)
             if content is not None:
                 run.append(Taken(message, content, attempts, losses))
         stopped |= cut and bool(run)
     if not run:
         rest(tx, cursor, position)
-        tx.hint(front.queue.name)
+        tx.hint(source.queue.name)
         return
     end = run[-1].message[0] + 1
     fragile = cursor.position if run[0].losses >= FRAGILE_LOSSES else None
-    _deliver(tx, front, cursor, haul, run)
-    if haul.want.auto_settle:
+    _deliver(tx, source, cursor, batch, run)
+    if batch.want.auto_settle:
         rest(tx, cursor, end)
-        tx.hint(front.queue.name)  # the next head may be of a kind that others wait for
+        tx.hint(source.queue.name)  # the next head may be of a kind that others wait for
     else:
-        _lease(tx, front, cursor, haul, run[0].message[0], end, 0, [], fragile)
+        _lease(tx, source, cursor, batch, run[0].message[0], end, 0, [], fragile)
         tx.run(SQL.hold, cursor.id, end)
 
 
@@ -155,7 +155,7 @@ def _skips_among(tx: Transaction, cursor: Cursor, messages: list[Row]) -> set[in
     return {offset for (offset,) in tx.rows(TIME.skips_between, cursor.id, messages[0][0], messages[-1][0] + 1)}
 
 
-def _is_passed(tx: Transaction, front: Front, cursor: Cursor, message: Row, skips: set[int]) -> bool:
+def _is_passed(tx: Transaction, source: Source, cursor: Cursor, message: Row, skips: set[int]) -> bool:
     """Whether a claim goes past this message: skipped, addressed to another group, or out of its time to live.
 
     What is passed inside a keyed run becomes a skip, so that settling and losing
@@ -165,23 +165,25 @@ def _is_passed(tx: Transaction, front: Front, cursor: Cursor, message: Row, skip
     if offset in skips:
         return True
     addressed_elsewhere = group_id not in (None, cursor.group_id)
-    if not addressed_elsewhere and not _is_over(tx, front, message):
+    if not addressed_elsewhere and not _is_over(tx, source, message):
         return False
     if cursor.lane.keyed:
         tx.run(TIME.skip, cursor.id, offset)
     if not addressed_elsewhere:
-        _expire(tx, front, cursor, offset, cursor.attempts if cursor.lane.keyed and offset == cursor.position else 0)
+        _expire(tx, source, cursor, offset, cursor.attempts if cursor.lane.keyed and offset == cursor.position else 0)
     return True
 
 
-def _content(tx: Transaction, front: Front, cursor: Cursor, message: Row, attempts: int, losses: int) -> Content | None:
+def _content(
+    tx: Transaction, source: Source, cursor: Cursor, message: Row, attempts: int, losses: int
+) -> Content | None:
     """What a message says. None: it cannot be opened, and is a dead letter now; it is passed like a skip."""
     offset, id, _, _, payload, headers, created_at, *_ = message
     said = json.loads(headers) if headers else NO_HEADERS
-    since = front.queue.settings.sealed_since
+    since = source.queue.settings.sealed_since
     if SEALED not in said and since is None:
         return Content(payload, said)
-    stored = Stored(front.queue.name, cursor.lane.key, id, payload, said)
+    stored = Stored(source.queue.name, cursor.lane.key, id, payload, said)
     try:
         check_sealed(said, moment(created_at), since)
         return Content(*opened(tx.opening_key, stored, retried=message[11] is not None))
@@ -190,87 +192,87 @@ def _content(tx: Transaction, front: Front, cursor: Cursor, message: Row, attemp
     outcomes.bury(tx, cursor.group_id, cursor.lane.id, offset, end)
     finish = finish_of(offset, end, attempts, None, None)
     assert finish is not None
-    outcomes.finish(tx, front.queue, cursor.group_id, cursor.lane.id, [finish])
+    outcomes.finish(tx, source.queue, cursor.group_id, cursor.lane.id, [finish])
     if cursor.lane.keyed:
         tx.run(TIME.skip, cursor.id, offset)
     tx.note_unreadable()
     return None
 
 
-def _is_over(tx: Transaction, front: Front, message: Row) -> bool:
+def _is_over(tx: Transaction, source: Source, message: Row) -> bool:
     """Whether its time to live is over, or it is older than its queue keeps anything."""
     entered_at, expires_at = message[8], message[9]
-    max_age = front.queue.settings.max_age
+    max_age = source.queue.settings.max_age
     return (expires_at is not None and expires_at <= tx.now) or (
         max_age is not None and entered_at + span(max_age) <= tx.now
     )
 
 
-def _expire(tx: Transaction, front: Front, cursor: Cursor, offset: int, attempts: int) -> None:
+def _expire(tx: Transaction, source: Source, cursor: Cursor, offset: int, attempts: int) -> None:
     gone = Finish(offset, JobState.CANCELED, attempts, "expired")
-    outcomes.finish(tx, front.queue, cursor.group_id, cursor.lane.id, [gone])
+    outcomes.finish(tx, source.queue, cursor.group_id, cursor.lane.id, [gone])
 
 
-def _take_open(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> None:
+def _take_open(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> None:
     """Take an open lane's due retries, then its fresh messages."""
-    haul.passed_over.add(cursor.id)  # it gives all that it can at once
-    retries = _take_retries(tx, front, cursor, haul)
-    fresh, start, end, settled = _take_fresh(tx, front, cursor, haul, retries)
+    batch.passed_over.add(cursor.id)  # it gives all that it can at once
+    retries = _take_retries(tx, source, cursor, batch)
+    fresh, start, end, settled = _take_fresh(tx, source, cursor, batch, retries)
     taken = retries + fresh
     if taken:
         fragile = next((each.message[0] for each in retries if each.losses >= FRAGILE_LOSSES), None)
-        _deliver(tx, front, cursor, haul, taken)
+        _deliver(tx, source, cursor, batch, taken)
         offsets = [each.message[0] for each in retries]
-        if haul.want.auto_settle:
+        if batch.want.auto_settle:
             tx.many(TIME.drop_retry, [(cursor.id, offset) for offset in offsets])
         else:
-            tx.many(SQL.take_retry, [(cursor.id, offset, haul.want.token) for offset in offsets])
-            _lease(tx, front, cursor, haul, start, end, settled, offsets, fragile)
+            tx.many(SQL.take_retry, [(cursor.id, offset, batch.want.token) for offset in offsets])
+            _lease(tx, source, cursor, batch, start, end, settled, offsets, fragile)
     if end > cursor.position:
         rest(tx, cursor, end)
     else:
         follow_retries(tx, cursor.id)
 
 
-def _take_retries(tx: Transaction, front: Front, cursor: Cursor, haul: Haul) -> list[Taken]:
+def _take_retries(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> list[Taken]:
     if cursor.due_at is None or cursor.due_at > tx.now:
         return []
     taken: list[Taken] = []
-    may_take_fragile = haul.may_take_fragile
-    rows = tx.rows(SQL.retries_to_take, cursor.id, tx.now, FRAGILE_LOSSES, may_take_fragile, haul.room)
-    while rows and len(taken) < haul.room:
+    may_take_fragile = batch.may_take_fragile
+    rows = tx.rows(SQL.retries_to_take, cursor.id, tx.now, FRAGILE_LOSSES, may_take_fragile, batch.room)
+    while rows and len(taken) < batch.room:
         for offset, attempts, losses in rows:
-            if len(taken) == haul.room:
+            if len(taken) == batch.room:
                 break
             message = tx.row(SQL.message, cursor.lane.id, offset)
             assert message is not None
-            if taken and sizes_of(taken) + size_of(message) > haul.bytes_left:
+            if taken and sizes_of(taken) + size_of(message) > batch.bytes_left:
                 return taken
-            if _is_over(tx, front, message):
+            if _is_over(tx, source, message):
                 tx.run(TIME.drop_retry, cursor.id, offset)
-                _expire(tx, front, cursor, offset, attempts)
+                _expire(tx, source, cursor, offset, attempts)
             elif losses >= FRAGILE_LOSSES and not may_take_fragile:
                 continue
             else:
-                content = _content(tx, front, cursor, message, attempts, losses)
+                content = _content(tx, source, cursor, message, attempts, losses)
                 if content is None:
                     tx.run(TIME.drop_retry, cursor.id, offset)
                     continue
                 may_take_fragile &= losses < FRAGILE_LOSSES
                 taken.append(Taken(message, content, attempts, losses))
         seen = [each.message[0] for each in taken]
-        rows = tx.rows(SQL.retries_to_take, cursor.id, tx.now, FRAGILE_LOSSES, may_take_fragile, haul.room + len(seen))
+        rows = tx.rows(SQL.retries_to_take, cursor.id, tx.now, FRAGILE_LOSSES, may_take_fragile, batch.room + len(seen))
         rows = [row for row in rows if row[0] not in seen]
     return taken
 
 
 def _take_fresh(
-    tx: Transaction, front: Front, cursor: Cursor, haul: Haul, retries: list[Taken]
+    tx: Transaction, source: Source, cursor: Cursor, batch: Batch, retries: list[Taken]
 ) -> tuple[list[Taken], int, int, int]:
     """Fresh messages, beside these retries; the range they span, and the bits of what is passed in it."""
     taken: list[Taken] = []
     start = position = cursor.position
-    settled, room, budget = 0, haul.room - len(retries), haul.bytes_left - sizes_of(retries)
+    settled, room, budget = 0, batch.room - len(retries), batch.bytes_left - sizes_of(retries)
     cut = bool(retries) and budget <= 0
     while len(taken) < room and not (cut and (taken or retries)):
         coming = tx.each(SQL.messages, cursor.lane.id, position, room - len(taken))
@@ -282,8 +284,8 @@ def _take_fresh(
         skips = _skips_among(tx, cursor, messages)
         for message in messages:
             position = message[0] + 1
-            passed = _is_passed(tx, front, cursor, message, skips)
-            content = None if passed else _content(tx, front, cursor, message, 0, 0)
+            passed = _is_passed(tx, source, cursor, message, skips)
+            content = None if passed else _content(tx, source, cursor, message, 0, 0)
             if content is None:
                 settled |= 1 << (message[0] - start)
             else:
@@ -293,38 +295,38 @@ def _take_fresh(
 
 def _lease(
     tx: Transaction,
-    front: Front,
+    source: Source,
     cursor: Cursor,
-    haul: Haul,
+    batch: Batch,
     start: int,
     end: int,
     settled: int,
     retried: list[int],
     fragile: int | None,
 ) -> None:
-    want = haul.want
+    want = batch.want
     bits = settled.to_bytes((settled.bit_length() + 7) // 8, "little") if settled else None
     try:
         tx.run(
             SQL.lease, want.token, cursor.lane.id, cursor.id, cursor.group_id, start, max(start, end), bits,
-            offsets_text(retried), fragile, want.owner, tx.now, _expires_at(tx, front, want),
+            offsets_text(retried), fragile, want.owner, tx.now, _expires_at(tx, source, want),
         )  # fmt: skip
     except apsw.ConstraintError:
         raise used_token() from None
 
 
-def _expires_at(tx: Transaction, front: Front, want: Want) -> int:
-    return tx.now + span(want.lease if want.lease is not None else front.queue.settings.lease)
+def _expires_at(tx: Transaction, source: Source, want: Want) -> int:
+    return tx.now + span(want.lease if want.lease is not None else source.queue.settings.lease)
 
 
-def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: list[Taken]) -> None:
+def _deliver(tx: Transaction, source: Source, cursor: Cursor, batch: Batch, taken: list[Taken]) -> None:
     """Hand the messages over; with `auto_settle`, complete them here and now."""
-    lane, queue, token = cursor.lane, front.queue.name, haul.want.token
-    expires_at = moment(_expires_at(tx, front, haul.want))
-    haul.lanes.add(lane.id)
-    haul.bytes_left -= sizes_of(taken)
+    lane, queue, token = cursor.lane, source.queue.name, batch.want.token
+    expires_at = moment(_expires_at(tx, source, batch.want))
+    batch.lanes.add(lane.id)
+    batch.bytes_left -= sizes_of(taken)
     if any(each.losses >= FRAGILE_LOSSES for each in taken):
-        haul.may_take_fragile = False  # one to a claim, also if it is settled at delivery
+        batch.may_take_fragile = False  # one to a claim, also if it is settled at delivery
     for (
         offset,
         id,
@@ -339,7 +341,7 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
         _,
         retry_of,
     ), (payload, headers), attempts, _ in taken:
-        haul.deliveries.append(
+        batch.deliveries.append(
             Delivered(
                 token=token,
                 lane=LaneId(lane.id),
@@ -359,11 +361,13 @@ def _deliver(tx: Transaction, front: Front, cursor: Cursor, haul: Haul, taken: l
                 retry_of=retry_of,
             )
         )
-    if haul.want.auto_settle:
-        ends = [finish_of(each.message[0], Completed(None), each.attempts + 1, haul.want.owner, None) for each in taken]
-        outcomes.finish(tx, front.queue, cursor.group_id, lane.id, [end for end in ends if end is not None])
-    elif front.queue.settings.history is History.FULL and cursor.group_id == front.queue.default_group_id:
-        ids, owner = [each.message[1] for each in taken], haul.want.owner or ""
+    if batch.want.auto_settle:
+        ends = [
+            finish_of(each.message[0], Completed(None), each.attempts + 1, batch.want.owner, None) for each in taken
+        ]
+        outcomes.finish(tx, source.queue, cursor.group_id, lane.id, [end for end in ends if end is not None])
+    elif source.queue.settings.history is History.FULL and cursor.group_id == source.queue.default_group_id:
+        ids, owner = [each.message[1] for each in taken], batch.want.owner or ""
         record_events(tx, ids, JobState.ASSIGNED, owner)
         if starts_at_once(tx, owner):
             record_events(tx, ids if lane.key is None else ids[:1], JobState.RUNNING, owner)

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from qo.core.errors import QueueFull
 from qo.core.lease import Done, Obstacle, Undone, Unit
-from qo.stores.answers import (
+from qo.stores.idempotency import (
     InTheWay,
     again,
-    check_committed,
+    check_acked,
     check_leases,
     check_pushed,
     check_settled,
@@ -19,7 +19,7 @@ from qo.stores.answers import (
     unit_again,
 )
 from qo.stores.sqlite import groups
-from qo.stores.sqlite.commit import commit
+from qo.stores.sqlite.ack import ack_by_name
 from qo.stores.sqlite.push import push
 from qo.stores.sqlite.records import change
 from qo.stores.sqlite.settle import settle
@@ -60,11 +60,11 @@ def _do(tx: Transaction, unit: Unit) -> Done:
     check_leases(unit, {token for token in unit.leases if tx.row(LEASES.live, token, tx.now) is not None})
     settled = settle(tx, unit.settlements)
     check_settled(settled)
-    committed = commit(tx, unit.commits)
-    check_committed(unit, committed)
+    acked = ack_by_name(tx, unit.acks)
+    check_acked(unit, acked)
     pushed = push(tx, unit.pushes)
     check_pushed(unit, pushed)
-    done = Done(tuple(settled), tuple(pushed), tuple(committed), tuple(versions))
+    done = Done(tuple(settled), tuple(pushed), tuple(acked), tuple(versions))
     if unit.nonce is not None:
         tx.run(SQL.keep_nonce, unit.nonce, tx.now, kept_unit(unit, done))
     return done

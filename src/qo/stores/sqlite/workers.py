@@ -12,7 +12,7 @@ import msgspec
 from qo.core.worker import (
     FORGET_AFTER,
     WORKERS_LIMIT,
-    Beat,
+    Heartbeat,
     WaitingKind,
     WorkerInfo,
     WorkerState,
@@ -29,36 +29,36 @@ Process = tuple[str, int, str]
 """Its host, its id, and when it began."""
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Beat).decode
+_decode = msgspec.json.Decoder(Heartbeat).decode
 
 
 def this_process() -> Process:
     return socket.gethostname(), os.getpid(), _began(os.getpid()) or ""
 
 
-def beat(tx: Transaction, beats: Sequence[Beat]) -> bool:
+def heartbeat(tx: Transaction, heartbeats: Sequence[Heartbeat]) -> bool:
     """Write down what workers say; this process vouches for them until it lets them go. It need not be said again."""
     keeper = this_process()
-    for each in beats:
-        tx.run(SQL.beat, each.id, _encode(each).decode(), tx.now, *keeper)
+    for each in heartbeats:
+        tx.run(SQL.heartbeat, each.id, _encode(each).decode(), tx.now, *keeper)
     for known in every(tx):
         if known.state is not WorkerState.ALIVE and known.seen_at <= moment(tx.now - span(FORGET_AFTER)):
             tx.run(SQL.remove, known.id)
     return True
 
 
-def keep(tx: Transaction, id: str) -> bool:
+def adopt(tx: Transaction, id: str) -> bool:
     """Vouch for a worker that registered elsewhere. Whether it is known."""
-    return tx.run(SQL.keep, id, tx.now, *this_process()) > 0
+    return tx.run(SQL.adopt, id, tx.now, *this_process()) > 0
 
 
-def let_go(tx: Transaction, ids: Sequence[str]) -> None:
+def disown(tx: Transaction, ids: Sequence[str]) -> None:
     keeper = this_process()
     for id in ids:
-        tx.run(SQL.let_go, id, *keeper)
+        tx.run(SQL.disown, id, *keeper)
 
 
-def leave(tx: Transaction, ids: Sequence[str]) -> None:
+def deregister(tx: Transaction, ids: Sequence[str]) -> None:
     for id in ids:
         tx.run(SQL.remove, id)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from qo.core.worker import Beat
+from qo.core.worker import Heartbeat
 from qo.wire.operation import CONSUME, FOLLOW, LOOK, Operation
 from qo.wire.queues import DeletedReply
 from qo.wire.workers import KeptReply, ScalingQuery, ScalingReply, WorkersReply
@@ -19,17 +19,17 @@ WORKERS = Operation(
 BEAT = Operation(
     method="PUT",
     path="/v1/workers/{id}",
-    name="beat",
+    name="heartbeat",
     summary="Register a worker, or say how it is. While a claim of its waits here it need not be said again.",
     scopes=CONSUME,
     decides=True,
-    body=Beat,
+    body=Heartbeat,
     replies={200: KeptReply},
 )
 LEAVE = Operation(
     method="DELETE",
     path="/v1/workers/{id}",
-    name="leave",
+    name="deregister",
     summary="A worker has stopped.",
     scopes=CONSUME,
     decides=True,

@@ -11,9 +11,9 @@ import msgspec
 from qo.core.durations import duration
 from qo.core.errors import Invalid
 from qo.core.lease import (
-    Commit,
-    CommitAnswer,
-    Committed,
+    AckAnswer,
+    AckByName,
+    Acked,
     Complete,
     Extended,
     Extension,
@@ -25,7 +25,7 @@ from qo.core.lease import (
 )
 from qo.core.message import NewMessage, Pushed, Refused, id_text
 from qo.core.names import checked_key
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.server.router import Route
 from qo.server.routes.queen.push import check_not_binary, name_of, read_items
@@ -44,7 +44,7 @@ from qo.wire.queen.names import group_name, iso, read_partition_id
 
 EXTEND_SECONDS = 60
 STALE = "stale lease: it has ended, or was never given; nothing was done"
-BEFORE = "already committed"
+BEFORE = "already acked"
 
 _ack = msgspec.json.Decoder(AckItem)
 _batch = msgspec.json.Decoder(AckBatch)
@@ -52,7 +52,7 @@ _transaction = msgspec.json.Decoder(TransactionBody)
 _extend = msgspec.json.Decoder(ExtendBody)
 
 REASONS = {
-    Obstacle.COMMIT: "ack_rejected",
+    Obstacle.ACK: "ack_rejected",
     Obstacle.DUPLICATE: "duplicate",
     Obstacle.FULL: "queue_full",
     Obstacle.LEASE: "ack_rejected",
@@ -61,32 +61,34 @@ REASONS = {
 }
 
 
-async def ack(house: House, request: Request) -> Response:
+async def ack(context: ServerContext, request: Request) -> Response:
     item = request.read(_ack)
-    return reply(await _acknowledge(house, request, [item], item.consumerGroup))
+    return reply(await _acknowledge(context, request, [item], item.consumerGroup))
 
 
-async def ack_batch(house: House, request: Request) -> Response:
+async def ack_batch(context: ServerContext, request: Request) -> Response:
     body = request.read(_batch)
-    house.check_count("acknowledgments", body.acknowledgments)
-    return reply(await _acknowledge(house, request, body.acknowledgments, body.consumerGroup))
+    context.check_count("acknowledgments", body.acknowledgments)
+    return reply(await _acknowledge(context, request, body.acknowledgments, body.consumerGroup))
 
 
-async def _acknowledge(house: House, request: Request, items: Sequence[AckItem], group: str | None) -> list[AckResult]:
+async def _acknowledge(
+    context: ServerContext, request: Request, items: Sequence[AckItem], group: str | None
+) -> list[AckResult]:
     read = [_read(item, group) for item in items]
-    commits = [each for each in read if isinstance(each, Commit)]
-    request.allow(CONSUME, {each.queue for each in commits})
-    answers = iter(await house.broker.commit(commits) if commits else [])
+    acks = [each for each in read if isinstance(each, AckByName)]
+    request.allow(CONSUME, {each.queue for each in acks})
+    answers = iter(await context.broker.ack_by_name(acks) if acks else [])
     return [
-        _result(index, item, each, next(answers)) if isinstance(each, Commit) else _unread(index, item, each)
+        _result(index, item, each, next(answers)) if isinstance(each, AckByName) else _unread(index, item, each)
         for index, (item, each) in enumerate(zip(items, read, strict=True))
     ]
 
 
-def _read(item: AckItem, group: str | None, lease: str | None = None) -> Commit | Invalid:
+def _read(item: AckItem, group: str | None, lease: str | None = None) -> AckByName | Invalid:
     try:
         queue, key = read_partition_id(item.partitionId or "")
-        return Commit(
+        return AckByName(
             queue=queue,
             key=key,
             name=checked_key("transactionId", item.transactionId or ""),
@@ -102,8 +104,8 @@ def _unread(index: int, item: AckItem, error: Invalid) -> AckResult:
     return AckResult(index=index, transactionId=item.transactionId, success=False, error=f"unresolvable: {error}")
 
 
-def _result(index: int, item: AckItem, commit: Commit, answer: Committed) -> AckResult:
-    success, error, noop = _outcome(item, commit, answer)
+def _result(index: int, item: AckItem, ack: AckByName, answer: Acked) -> AckResult:
+    success, error, noop = _outcome(item, ack, answer)
     return AckResult(
         index=index,
         transactionId=item.transactionId,
@@ -115,21 +117,21 @@ def _result(index: int, item: AckItem, commit: Commit, answer: Committed) -> Ack
     )
 
 
-def _outcome(item: AckItem, commit: Commit, answer: Committed) -> tuple[bool, str | None, bool]:
+def _outcome(item: AckItem, ack: AckByName, answer: Acked) -> tuple[bool, str | None, bool]:
     """Whether it was done, what was wrong, and whether it had been done before."""
     match answer.answer:
-        case CommitAnswer.SETTLED | CommitAnswer.GIVEN_BACK:
+        case AckAnswer.SETTLED | AckAnswer.GIVEN_BACK:
             return True, None, False
-        case CommitAnswer.BEFORE:
-            done = isinstance(commit.report, Complete)
+        case AckAnswer.BEFORE:
+            done = isinstance(ack.report, Complete)
             return done, None if done else BEFORE, done
-        case CommitAnswer.LOST:
+        case AckAnswer.LOST:
             return False, STALE, False
-        case CommitAnswer.UNKNOWN:
+        case AckAnswer.UNKNOWN:
             return False, f"unresolvable transactionId '{item.transactionId}'", False
 
 
-async def transaction(house: House, request: Request) -> Response:
+async def transaction(context: ServerContext, request: Request) -> Response:
     check_not_binary(request)
     body = request.read(_transaction)
     for name in ("kv", "timers"):
@@ -140,31 +142,31 @@ async def transaction(house: House, request: Request) -> Response:
     unknown = next((each.type for each in body.operations if each.type not in ("push", "ack")), None)
     if unknown is not None:
         raise Invalid("operations", f"there is no operation '{unknown}'; there are push and ack")
-    house.check_count("operations", [*items, *acks])
+    context.check_count("operations", [*items, *acks])
     request.allow(CONSUME, [])
     if items:
         request.allow(PRODUCE, [item.queue for item in items])
     leases = {each for each in body.requiredLeases or () if each}
-    house.check_count("requiredLeases", list(leases))
-    await house.check_leases(request, [], list(leases))
+    context.check_count("requiredLeases", list(leases))
+    await context.check_leases(request, [], list(leases))
     shared = next(iter(leases)) if len(leases) == 1 else None
-    commits = [_read(each, each.consumerGroup, shared) for each in acks]
-    pushes = read_items(house, request, items)
-    unread = next((each for each in [*commits, *pushes] if isinstance(each, Invalid)), None)
+    read = [_read(each, each.consumerGroup, shared) for each in acks]
+    pushes = read_items(context, request, items)
+    unread = next((each for each in [*read, *pushes] if isinstance(each, Invalid)), None)
     if unread is not None:
-        reason = "ack_rejected" if unread in commits else "push_rejected"
+        reason = "ack_rejected" if unread in read else "push_rejected"
         return reply(_rolled_back(str(unread), reason))
     unit = Unit(
-        commits=tuple(each for each in commits if isinstance(each, Commit)),
+        acks=tuple(each for each in read if isinstance(each, AckByName)),
         pushes=tuple(each for each in pushes if isinstance(each, NewMessage)),
         refuse_duplicates=True,
         leases=tuple(LeaseToken(each) for each in sorted(leases)),
     )
-    request.allow(CONSUME, {each.queue for each in unit.commits})
-    answer = await house.broker.transact(unit)
+    request.allow(CONSUME, {each.queue for each in unit.acks})
+    answer = await context.broker.transact(unit)
     if isinstance(answer, Undone):
         return reply(_rolled_back(answer.reason, REASONS[answer.obstacle]))
-    results = _results(body, unit, answer.committed, answer.pushed)
+    results = _results(body, unit, answer.acked, answer.pushed)
     return reply(TransactionReply(transactionId=str(uuid.uuid4()), success=True, results=results))
 
 
@@ -179,14 +181,14 @@ def _rolled_back(why: str, reason: str) -> TransactionReply:
 
 
 def _results(
-    body: TransactionBody, unit: Unit, committed: Sequence[Committed], pushed: Sequence[Pushed]
+    body: TransactionBody, unit: Unit, acked: Sequence[Acked], pushed: Sequence[Pushed]
 ) -> list[OperationResult]:
     """Flat, one for each item, in the order of the operations."""
-    acked, stored = iter(committed), iter(zip(unit.pushes, pushed, strict=True))
+    answers, stored = iter(acked), iter(zip(unit.pushes, pushed, strict=True))
     results: list[OperationResult] = []
     for operation in body.operations:
         if operation.type == "ack":
-            dlq = next(acked).verdict is Verdict.BURIED
+            dlq = next(answers).verdict is Verdict.BURIED
             results.append(
                 OperationResult(
                     index=len(results), type="ack", success=True, transactionId=operation.transactionId, dlq=dlq
@@ -209,12 +211,12 @@ def _stored(index: int, item: PushItem, message: NewMessage, answer: Pushed) -> 
     )
 
 
-async def extend(house: House, request: Request) -> Response:
+async def extend(context: ServerContext, request: Request) -> Response:
     lease = request.path["lease"]
     seconds = request.read(_extend).seconds
     length = duration("seconds", timedelta(seconds=EXTEND_SECONDS) if not seconds or seconds <= 0 else seconds)
-    await house.check_leases(request, [], [lease])
-    [held] = await house.broker.extend([Extension(token=LeaseToken(lease), lease=length)])
+    await context.check_leases(request, [], [lease])
+    [held] = await context.broker.extend([Extension(token=LeaseToken(lease), lease=length)])
     until = iso(held.expires_at) if isinstance(held, Extended) else None
     return reply(
         {

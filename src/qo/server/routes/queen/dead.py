@@ -9,8 +9,8 @@ from qo.core.errors import NotFound
 from qo.core.message import PRODUCER, TRACE, TRANSACTION, checked_id, id_text
 from qo.core.names import checked_key
 from qo.core.outcome import DeadLetter, Job, JobState, NamedMessage
-from qo.core.verbs import LettersWanted
-from qo.server.house import House
+from qo.core.verbs import DeadLettersWanted
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.server.router import Route
 from qo.server.routes.queen.pop import shown_payload
@@ -43,11 +43,11 @@ STATES: dict[str, tuple[JobState, ...]] = {
 SHOWN = {state: name for name, states in reversed(STATES.items()) for state in states}
 
 
-async def letters(house: House, request: Request) -> Response:
+async def dead_letters(context: ServerContext, request: Request) -> Response:
     query = Query(request)
     queue, group = query.text("queue"), query.text("consumerGroup")
     request.allow(READ, None if queue is None else [queue])
-    wanted = LettersWanted(
+    wanted = DeadLettersWanted(
         queue=queue,
         group=None if group is None else group_name(group),
         key=query.text("partition"),
@@ -56,7 +56,7 @@ async def letters(house: House, request: Request) -> Response:
         limit=query.limit,
         offset=query.offset,
     )
-    found, total = await house.broker.wires.letters(wanted)
+    found, total = await context.broker.wires.dead_letters(wanted)
     return reply({"messages": [_letter(each) for each in found], "total": total})
 
 
@@ -83,44 +83,44 @@ def _named(request: Request) -> tuple[str, str, str]:
     return queue, key, checked_key("transactionId", request.path["transaction"])
 
 
-async def _dead_of(house: House, queue: str, key: str, name: str) -> list[DeadLetter]:
+async def _dead_of(context: ServerContext, queue: str, key: str, name: str) -> list[DeadLetter]:
     """The dead letters of a message, one for each group in which it died."""
-    found, _ = await house.broker.wires.letters(LettersWanted(queue=queue, key=key, name=name, limit=SCAN))
+    found, _ = await context.broker.wires.dead_letters(DeadLettersWanted(queue=queue, key=key, name=name, limit=SCAN))
     return list(found)
 
 
-async def retry(house: House, request: Request) -> Response:
+async def retry(context: ServerContext, request: Request) -> Response:
     queue, key, name = _named(request)
     allow_both(request, [queue])
-    letters = await _dead_of(house, queue, key, name)
+    letters = await _dead_of(context, queue, key, name)
     if not letters:
         raise NotFound(f"there is no dead letter '{name}' in this partition")
     news = [
         new
         for letter in letters
-        for new in await house.broker.admin.retry_dead(queue, letter.group, [checked_id("id", letter.id)])
+        for new in await context.broker.admin.retry_dead(queue, letter.group, [checked_id("id", letter.id)])
     ]
     replayed = id_text(news[0]) if news else None
     return reply({"success": bool(news), "result": "moved", "replayedAs": replayed, "dlqRowRemoved": bool(news)})
 
 
-async def remove(house: House, request: Request) -> Response:
+async def remove(context: ServerContext, request: Request) -> Response:
     queue, key, name = _named(request)
     request.allow(ADMIN, [queue])
-    letters = await _dead_of(house, queue, key, name)
+    letters = await _dead_of(context, queue, key, name)
     removed = 0
     for letter in letters:
-        removed += await house.broker.admin.purge_dead(queue, letter.group, [checked_id("id", letter.id)])
+        removed += await context.broker.admin.purge_dead(queue, letter.group, [checked_id("id", letter.id)])
     if not removed:
         raise NotFound(f"there is no dead letter '{name}' in this partition; other messages cannot be removed")
     return reply({"success": True, "deleted": True, "removed": removed})
 
 
-async def message(house: House, request: Request) -> Response:
+async def message(context: ServerContext, request: Request) -> Response:
     queue, key, name = _named(request)
     request.allow(READ, [queue])
-    dead = await _dead_of(house, queue, key, name)
-    found = await house.broker.wires.named_message(queue, key, name)
+    dead = await _dead_of(context, queue, key, name)
+    found = await context.broker.wires.named_message(queue, key, name)
     if found is None:
         if not dead:
             raise NotFound(f"there is no message '{name}' in this partition")
@@ -162,7 +162,7 @@ def _record(record: NamedMessage, dead: Sequence[DeadLetter]) -> dict[str, Any]:
     }
 
 
-async def messages(house: House, request: Request) -> Response:
+async def messages(context: ServerContext, request: Request) -> Response:
     """The newest messages of a queue, or of those of a namespace or task, as the default group sees them."""
     query = Query(request)
     queue = query.text("queue")
@@ -178,28 +178,28 @@ async def messages(house: House, request: Request) -> Response:
         return query.text("partition") in (None, job.key or DEFAULT_PARTITION) and not early and not late
 
     found: list[Job] = []
-    for name in [queue] if queue is not None else await _queues(house, query):
-        found += await _jobs(house, name, states, wanted, fits)
+    for name in [queue] if queue is not None else await _queues(context, query):
+        found += await _jobs(context, name, states, wanted, fits)
     found.sort(key=lambda job: job.id, reverse=True)
     shown = found[query.offset : wanted]
     return reply({"messages": [_job(each) for each in shown], "total": len(found)})
 
 
-async def _queues(house: House, query: Query) -> list[str]:
+async def _queues(context: ServerContext, query: Query) -> list[str]:
     namespace, task = query.text("namespace"), query.text("task")
-    infos = await house.broker.inspect.queues("", SCAN)
+    infos = await context.broker.inspect.queues("", SCAN)
     return [each.name for each in infos if namespace in (None, each.namespace) and task in (None, each.task)]
 
 
 async def _jobs(
-    house: House, queue: str, states: tuple[JobState, ...] | None, limit: int, fits: Callable[[Job], bool]
+    context: ServerContext, queue: str, states: tuple[JobState, ...] | None, limit: int, fits: Callable[[Job], bool]
 ) -> list[Job]:
     """The newest that fit, page by page, as far as one call looks."""
     found: list[Job] = []
     before: str | None = None
     for _ in range(MOST_SCANNED // SCAN):
         try:
-            page = await house.broker.inspect.list_jobs(queue, None, before, SCAN)
+            page = await context.broker.inspect.list_jobs(queue, None, before, SCAN)
         except NotFound:
             return []
         found += [job for job in page if (states is None or job.state in states) and fits(job)]
@@ -235,7 +235,7 @@ ROUTES = [
         path="/api/v1/dlq",
         name="queen_dlq",
         summary="Dead letters, newest first.",
-        handle=letters,
+        handle=dead_letters,
         scopes=READ,
         decides=True,
     ),

@@ -12,7 +12,7 @@ from qo.core.errors import Invalid, NotFound
 from qo.core.lane import Start, StartAt
 from qo.core.names import DEFAULT_GROUP, checked_key, checked_name
 from qo.core.outcome import GroupPlace, LaneInfo
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.server.router import Route
 from qo.server.routes.queen.dead import READ
@@ -26,35 +26,35 @@ _seek = msgspec.json.Decoder(SeekBody)
 _subscription = msgspec.json.Decoder(SubscriptionBody)
 
 
-async def lanes_of(house: House, queue: str, group: str) -> list[LaneInfo]:
+async def lanes_of(context: ServerContext, queue: str, group: str) -> list[LaneInfo]:
     """The lanes of a queue, up to a limit."""
-    return list(await house.broker.inspect.lanes(queue, group, 0, MOST_LISTED))
+    return list(await context.broker.inspect.lanes(queue, group, 0, MOST_LISTED))
 
 
-async def groups(house: House, request: Request) -> Response:
+async def groups(context: ServerContext, request: Request) -> Response:
     request.allow(READ, None)
-    places = await house.broker.wires.group_places(None, MOST_LISTED)
-    return reply({"consumerGroups": [_group(name, own, house) for name, own in _by_name(places).items()]})
+    places = await context.broker.wires.group_places(None, MOST_LISTED)
+    return reply({"consumerGroups": [_group(name, own, context) for name, own in _by_name(places).items()]})
 
 
-async def group(house: House, request: Request) -> Response:
+async def group(context: ServerContext, request: Request) -> Response:
     request.allow(READ, None)
     name = group_name(request.path["group"])
-    places = await house.broker.wires.group_places(name, MOST_LISTED)
+    places = await context.broker.wires.group_places(name, MOST_LISTED)
     if not places:
         raise NotFound(f"there is no consumer group '{request.path['group']}'")
-    shown = _group(name, places, house)
+    shown = _group(name, places, context)
     for queue in shown["queues"]:
-        queue["partitions"] = [_lane(queue["queue"], each) for each in await lanes_of(house, queue["queue"], name)]
+        queue["partitions"] = [_lane(queue["queue"], each) for each in await lanes_of(context, queue["queue"], name)]
     return reply(shown)
 
 
-async def lagging(house: House, request: Request) -> Response:
+async def lagging(context: ServerContext, request: Request) -> Response:
     request.allow(READ, None)
     least = Query(request).number("minLagSeconds", 60)
-    places = await house.broker.wires.group_places(None, MOST_LISTED)
-    late = [each for each in places if each.oldest_at is not None and _seconds(house, each.oldest_at) >= least]
-    return reply({"consumerGroups": [_group(name, own, house) for name, own in _by_name(late).items()]})
+    places = await context.broker.wires.group_places(None, MOST_LISTED)
+    late = [each for each in places if each.oldest_at is not None and _seconds(context, each.oldest_at) >= least]
+    return reply({"consumerGroups": [_group(name, own, context) for name, own in _by_name(late).items()]})
 
 
 def _by_name(places: Sequence[GroupPlace]) -> dict[str, list[GroupPlace]]:
@@ -64,16 +64,16 @@ def _by_name(places: Sequence[GroupPlace]) -> dict[str, list[GroupPlace]]:
     return found
 
 
-def _group(name: str, places: Sequence[GroupPlace], house: House) -> dict[str, Any]:
+def _group(name: str, places: Sequence[GroupPlace], context: ServerContext) -> dict[str, Any]:
     return {
         "name": shown_group(name),
         "totalLag": sum(each.info.lag for each in places),
-        "maxTimeLag": max((_seconds(house, each.oldest_at) for each in places), default=0),
+        "maxTimeLag": max((_seconds(context, each.oldest_at) for each in places), default=0),
         "queues": [
             {
                 "queue": each.queue,
                 "lag": each.info.lag,
-                "timeLagSeconds": _seconds(house, each.oldest_at),
+                "timeLagSeconds": _seconds(context, each.oldest_at),
                 "subscriptionMode": each.info.start.at.value,
                 "subscriptionTimestamp": iso(each.info.start.time or each.info.created_at),
                 "lastPoppedAt": iso(each.info.claimed_at),
@@ -83,8 +83,8 @@ def _group(name: str, places: Sequence[GroupPlace], house: House) -> dict[str, A
     }
 
 
-def _seconds(house: House, since: datetime | None) -> float:
-    return 0.0 if since is None else round(max((house.broker.store_now() - since).total_seconds(), 0.0), 3)
+def _seconds(context: ServerContext, since: datetime | None) -> float:
+    return 0.0 if since is None else round(max((context.broker.store_now() - since).total_seconds(), 0.0), 3)
 
 
 def _lane(queue: str, lane: LaneInfo) -> dict[str, Any]:
@@ -99,26 +99,26 @@ def _lane(queue: str, lane: LaneInfo) -> dict[str, Any]:
     }
 
 
-async def delete(house: House, request: Request) -> Response:
+async def delete(context: ServerContext, request: Request) -> Response:
     """Everywhere."""
     name = group_name(request.path["group"])
-    places = await house.broker.wires.group_places(name, MOST_LISTED)
+    places = await context.broker.wires.group_places(name, MOST_LISTED)
     with_metadata = _with_metadata(request)
     if with_metadata:
-        await house.broker.wires.drop_filters(name)
+        await context.broker.wires.drop_filters(name)
     count = 0
     for place in places:
-        count += await _leave(house, place, with_metadata=with_metadata)
+        count += await _leave(context, place, with_metadata=with_metadata)
     return _deleted(request, count, with_metadata=with_metadata and bool(places))
 
 
-async def delete_in_queue(house: House, request: Request) -> Response:
+async def delete_in_queue(context: ServerContext, request: Request) -> Response:
     name, queue = group_name(request.path["group"]), request.queue
     with_metadata = _with_metadata(request)
-    places = [each for each in await house.broker.wires.group_places(name, MOST_LISTED) if each.queue == queue]
+    places = [each for each in await context.broker.wires.group_places(name, MOST_LISTED) if each.queue == queue]
     count = 0
     for place in places:
-        count += await _leave(house, place, with_metadata=with_metadata)
+        count += await _leave(context, place, with_metadata=with_metadata)
     return _deleted(request, count, with_metadata=with_metadata and bool(places))
 
 
@@ -126,17 +126,17 @@ def _with_metadata(request: Request) -> bool:
     return Query(request).text("deleteMetadata") != "false"
 
 
-async def _leave(house: House, place: GroupPlace, *, with_metadata: bool) -> int:
+async def _leave(context: ServerContext, place: GroupPlace, *, with_metadata: bool) -> int:
     """Forget how far a group is in a queue; and, with the metadata, that it was ever there. In how many partitions."""
     queue, info = place.queue, place.info
-    count = len(await lanes_of(house, queue, info.name))
+    count = len(await lanes_of(context, queue, info.name))
     if info.name == DEFAULT_GROUP:
-        await house.broker.admin.seek(queue, info.name, Start())
+        await context.broker.admin.seek(queue, info.name, Start())
     elif with_metadata:
-        await house.broker.admin.delete_group(queue, info.name)
+        await context.broker.admin.delete_group(queue, info.name)
     else:
         begun = info.start if info.start.at is not StartAt.NEW else Start(StartAt.TIME, info.created_at)
-        await house.broker.admin.seek(queue, info.name, begun)
+        await context.broker.admin.seek(queue, info.name, begun)
     return count
 
 
@@ -151,7 +151,7 @@ def _deleted(request: Request, count: int, *, with_metadata: bool) -> Response:
     )
 
 
-async def subscribe(house: House, request: Request) -> Response:
+async def subscribe(context: ServerContext, request: Request) -> Response:
     """Move a group to a time, in all of its queues."""
     allow_seek(request, None)
     text = request.read(_subscription).subscriptionTimestamp
@@ -159,9 +159,9 @@ async def subscribe(house: House, request: Request) -> Response:
     if time is None:
         raise Invalid("subscriptionTimestamp", "must be a time in ISO 8601")
     name = group_name(request.path["group"])
-    places = await house.broker.wires.group_places(name, MOST_LISTED)
+    places = await context.broker.wires.group_places(name, MOST_LISTED)
     for place in places:
-        await house.broker.admin.seek(place.queue, name, Start(StartAt.TIME, time))
+        await context.broker.admin.seek(place.queue, name, Start(StartAt.TIME, time))
     return reply(
         {
             "success": True,
@@ -172,13 +172,13 @@ async def subscribe(house: House, request: Request) -> Response:
     )
 
 
-async def seek(house: House, request: Request) -> Response:
-    return await _seek_to(house, request, _target(request), None)
+async def seek(context: ServerContext, request: Request) -> Response:
+    return await _seek_to(context, request, _target(request), None)
 
 
-async def seek_partition(house: House, request: Request) -> Response:
+async def seek_partition(context: ServerContext, request: Request) -> Response:
     to = Start(StartAt.NEW) if not request.body else _target(request)
-    return await _seek_to(house, request, to, checked_key("partition", request.path["partition"]))
+    return await _seek_to(context, request, to, checked_key("partition", request.path["partition"]))
 
 
 def _target(request: Request) -> Start:
@@ -191,12 +191,12 @@ def _target(request: Request) -> Start:
     return Start(StartAt.TIME, time)
 
 
-async def _seek_to(house: House, request: Request, to: Start, key: str | None) -> Response:
+async def _seek_to(context: ServerContext, request: Request, to: Start, key: str | None) -> Response:
     queue, name = checked_name("queue", request.queue), group_name(request.path["group"])
     allow_seek(request, [queue])
-    await house.broker.inspect.queue(queue)
-    await house.broker.admin.create_group([queue], name, Start(StartAt.NEW))
-    moved = await house.broker.admin.seek(queue, name, to, key)
+    await context.broker.inspect.queue(queue)
+    await context.broker.admin.create_group([queue], name, Start(StartAt.NEW))
+    moved = await context.broker.admin.seek(queue, name, to, key)
     return reply(
         {
             "success": True,

@@ -13,7 +13,7 @@ from qo.core.lane import Filter
 from qo.core.lease import CLAIM_LIMIT, Claimed, Delivered, LeaseToken, Nothing, Want
 from qo.core.message import PRODUCER, TRACE, TRANSACTION, id_text
 from qo.core.names import checked_key, checked_name
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import EMPTY, Request, Response, reply
 from qo.server.router import Route
 from qo.server.routes.queen.queries import Query
@@ -31,24 +31,24 @@ AUTOPILOT_PARTITIONS = 50
 known_partition_id = lru_cache(maxsize=4096)(partition_id)
 
 
-async def pop(house: House, request: Request) -> Response:
-    return await _pop(house, request, queues=(checked_name("queue", request.queue),))
+async def pop(context: ServerContext, request: Request) -> Response:
+    return await _pop(context, request, queues=(checked_name("queue", request.queue),))
 
 
-async def pop_partition(house: House, request: Request) -> Response:
+async def pop_partition(context: ServerContext, request: Request) -> Response:
     queue, key = checked_name("queue", request.queue), checked_key("partition", request.path["partition"])
-    return await _pop(house, request, queues=(queue,), key=key)
+    return await _pop(context, request, queues=(queue,), key=key)
 
 
-async def pop_anywhere(house: House, request: Request) -> Response:
+async def pop_anywhere(context: ServerContext, request: Request) -> Response:
     query = Query(request)
     chosen = Filter(query.text("namespace"), query.text("task"))
     request.allow(CONSUME, None)  # it may meet any queue
-    return await _pop(house, request, filter=chosen)
+    return await _pop(context, request, filter=chosen)
 
 
 async def _pop(
-    house: House,
+    context: ServerContext,
     request: Request,
     *,
     queues: tuple[str, ...] = (),
@@ -57,9 +57,9 @@ async def _pop(
 ) -> Response:
     query = Query(request)
     group = group_name(query.text("consumerGroup"))
-    default = house.settings.queen.default_subscription
+    default = context.settings.queen.default_subscription
     mode, begin = query.text("subscriptionMode"), query.text("subscriptionFrom")
-    start = read_start(group, mode, begin, house.broker.store_now(), default)
+    start = read_start(group, mode, begin, context.broker.store_now(), default)
     lease = query.number("leaseSeconds", 0)
     partitions = AUTOPILOT_PARTITIONS if query.flag("autopilot") else 1
     want = Want(
@@ -75,18 +75,18 @@ async def _pop(
         auto_settle=query.flag("autoAck"),
         new_queue=POPPED,
     )
-    answer = await _claimed(house, request, want, query)
+    answer = await _claimed(context, request, want, query)
     return EMPTY if isinstance(answer, Nothing) else reply(_reply(answer.deliveries, want))
 
 
-async def _claimed(house: House, request: Request, want: Want, query: Query) -> Claimed | Nothing:
+async def _claimed(context: ServerContext, request: Request, want: Want, query: Query) -> Claimed | Nothing:
     if not query.flag("wait"):
         with request.while_here():
-            return await house.broker.claim(want)
-    until = house.until(max(query.number("timeout", DEFAULT_TIMEOUT_MS), 0))
-    with house.waiting(request), request.while_here():
-        answer = await house.broker.claim_or_wait(want, until)
-        return await house.still_theirs(request, None if want.filter else want.queues, answer)
+            return await context.broker.claim(want)
+    until = context.until(max(query.number("timeout", DEFAULT_TIMEOUT_MS), 0))
+    with context.waiting(request), request.while_here():
+        answer = await context.broker.claim_or_wait(want, until)
+        return await context.still_theirs(request, None if want.filter else want.queues, answer)
 
 
 def _reply(deliveries: Sequence[Delivered], want: Want) -> PopReply:

@@ -25,7 +25,7 @@ from qo.core.message import (
 )
 from qo.core.names import KEY_LIMIT, NAME_LIMIT, checked_key, checked_name, namespace_and_task
 from qo.core.queue import QueueSettings
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.server.router import Route
 from qo.wire.operation import ADMIN, PRODUCE
@@ -47,7 +47,7 @@ def allow_both(request: Request, queues: Sequence[str] | None) -> None:
         request.allow(scopes, queues)
 
 
-async def configure(house: House, request: Request) -> Response:
+async def configure(context: ServerContext, request: Request) -> Response:
     body = request.read(_configure)
     name = checked_name("queue", body.queue)
     allow_both(request, [name])
@@ -62,7 +62,7 @@ async def configure(house: House, request: Request) -> Response:
         options = merged(given, known, replace=body.mode == "replace")
         return {**changes_of(options, None if body.mode == "replace" else known), **names}
 
-    info = await house.broker.wires.reconfigure(name, change)
+    info = await context.broker.wires.reconfigure(name, change)
     return reply(
         {
             "configured": True,
@@ -89,19 +89,19 @@ def allow_seek(request: Request, queues: Sequence[str] | None) -> None:
         allow_both(request, queues)
 
 
-async def delete(house: House, request: Request) -> Response:
-    existed = await house.broker.admin.delete_queue(checked_name("queue", request.queue))
+async def delete(context: ServerContext, request: Request) -> Response:
+    existed = await context.broker.admin.delete_queue(checked_name("queue", request.queue))
     return reply({"deleted": existed, "queue": request.queue, "existed": existed})
 
 
-async def push(house: House, request: Request) -> Response:
+async def push(context: ServerContext, request: Request) -> Response:
     check_not_binary(request)
     items = request.read(_push).items
-    house.check_count("items", items)
+    context.check_count("items", items)
     request.allow(PRODUCE, [item.queue for item in items])
-    read = read_items(house, request, items)
+    read = read_items(context, request, items)
     messages = [each for each in read if isinstance(each, NewMessage)]
-    stored = iter(await house.broker.push_in_parts(messages))
+    stored = iter(await context.broker.push_in_parts(messages))
     answers = [next(stored) if isinstance(each, NewMessage) else Refused(each) for each in read]
     return reply([_result(*each) for each in enumerate(zip(items, read, answers, strict=True))], CREATED)
 
@@ -111,9 +111,9 @@ def check_not_binary(request: Request) -> None:
         raise Invalid("content-type", "the binary push body is not supported; send JSON")
 
 
-def read_items(house: House, request: Request, items: Sequence[PushItem]) -> list[NewMessage | Invalid]:
+def read_items(context: ServerContext, request: Request, items: Sequence[PushItem]) -> list[NewMessage | Invalid]:
     """Each as a message, or what is wrong with it."""
-    ids = house.broker.new_ids(len(items))
+    ids = context.broker.new_ids(len(items))
     producer = request.caller.producer
     return [_read(item, id, producer) for item, id in zip(items, ids, strict=True)]
 

@@ -9,7 +9,7 @@ from qo.core.names import DEFAULT_GROUP, checked_name
 from qo.core.outcome import Depth, LaneInfo, QueueInfo
 from qo.core.version import __version__
 from qo.metrics.registry import as_json
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.server.router import Route
 from qo.server.routes.queen.dead import READ
@@ -22,9 +22,9 @@ MOST_COUNTED = 200
 """Queues whose messages one answer counts."""
 
 
-async def _visible(house: House, request: Request, query: Query) -> list[QueueInfo]:
+async def _visible(context: ServerContext, request: Request, query: Query) -> list[QueueInfo]:
     """The queues that the caller may see, and that the query chooses."""
-    found = await house.broker.inspect.queues("", MOST_LISTED)
+    found = await context.broker.inspect.queues("", MOST_LISTED)
     namespace, task, search = query.text("namespace"), query.text("task"), query.text("search")
     return [
         each
@@ -36,8 +36,8 @@ async def _visible(house: House, request: Request, query: Query) -> list[QueueIn
     ]
 
 
-async def _counted(house: House, info: QueueInfo) -> dict[str, Any]:
-    group, depth = await worst(house, info.name)
+async def _counted(context: ServerContext, info: QueueInfo) -> dict[str, Any]:
+    group, depth = await worst(context, info.name)
     return {**_described(info), **_numbers(depth), "group": shown_group(group)}
 
 
@@ -64,18 +64,18 @@ def _numbers(depth: Depth) -> dict[str, Any]:
     }
 
 
-async def worst(house: House, queue: str) -> tuple[str, Depth]:
+async def worst(context: ServerContext, queue: str) -> tuple[str, Depth]:
     """The group that is furthest behind, of those that have popped; none has: the default group."""
-    known = [each for each in await house.broker.inspect.groups(queue) if each.claimed_at is not None]
+    known = [each for each in await context.broker.inspect.groups(queue) if each.claimed_at is not None]
     names = [each.name for each in known] or [DEFAULT_GROUP]
-    depths = [(name, await house.broker.inspect.depth(queue, name)) for name in names]
+    depths = [(name, await context.broker.inspect.depth(queue, name)) for name in names]
     return max(depths, key=lambda each: each[1].ready + each[1].retrying + each[1].leased)
 
 
-async def overview(house: House, request: Request) -> Response:
+async def overview(context: ServerContext, request: Request) -> Response:
     request.allow(READ, [])
-    found = await _visible(house, request, Query(request))
-    counted = [await _counted(house, each) for each in found[:MOST_COUNTED]]
+    found = await _visible(context, request, Query(request))
+    counted = [await _counted(context, each) for each in found[:MOST_COUNTED]]
     return reply(
         {
             "queues": len(found),
@@ -85,24 +85,24 @@ async def overview(house: House, request: Request) -> Response:
                 name: sum(each[name] for each in counted) for name in ("pending", "processing", "delayed", "deadLetter")
             },
             "countedQueues": len(counted),
-            "timestamp": iso(house.broker.store_now()),
+            "timestamp": iso(context.broker.store_now()),
         }
     )
 
 
-async def queues(house: House, request: Request) -> Response:
+async def queues(context: ServerContext, request: Request) -> Response:
     request.allow(READ, [])
     query = Query(request)
-    found = await _visible(house, request, query)
+    found = await _visible(context, request, query)
     page = found[query.offset : query.offset + query.limit]
-    counted = [await _counted(house, each) for each in page[:MOST_COUNTED]]
+    counted = [await _counted(context, each) for each in page[:MOST_COUNTED]]
     return reply({"queues": counted, "total": len(found)})
 
 
-async def queue(house: House, request: Request) -> Response:
-    info = await house.broker.inspect.queue(checked_name("queue", request.queue))
-    group, depth = await worst(house, info.name)
-    lanes = await lanes_of(house, info.name, group)
+async def queue(context: ServerContext, request: Request) -> Response:
+    info = await context.broker.inspect.queue(checked_name("queue", request.queue))
+    group, depth = await worst(context, info.name)
+    lanes = await lanes_of(context, info.name, group)
     return reply(
         {
             **_described(info),
@@ -128,16 +128,16 @@ def _lane(queue: str, lane: LaneInfo) -> dict[str, Any]:
     }
 
 
-async def depth(house: House, request: Request) -> Response:
+async def depth(context: ServerContext, request: Request) -> Response:
     name = checked_name("queue", request.queue)
-    await house.broker.inspect.queue(name)
+    await context.broker.inspect.queue(name)
     asked = Query(request).text("group")
     if asked is None:
-        group, found = await worst(house, name)
+        group, found = await worst(context, name)
     else:
         group = group_name(asked)
-        found = await house.broker.inspect.depth(name, group)
-    lanes = await lanes_of(house, name, group)
+        found = await context.broker.inspect.depth(name, group)
+    lanes = await lanes_of(context, name, group)
     partitions = [{"partition": each["partition"], "pending": each["pending"]} for each in _pending(name, lanes)]
     return reply(
         {
@@ -154,38 +154,40 @@ def _pending(queue: str, lanes: Sequence[LaneInfo]) -> list[dict[str, Any]]:
     return [shown for shown in (_lane(queue, each) for each in lanes) if shown["pending"] > 0]
 
 
-async def namespaces(house: House, request: Request) -> Response:
-    return await _named(house, request, "namespace")
+async def namespaces(context: ServerContext, request: Request) -> Response:
+    return await _named(context, request, "namespace")
 
 
-async def tasks(house: House, request: Request) -> Response:
-    return await _named(house, request, "task")
+async def tasks(context: ServerContext, request: Request) -> Response:
+    return await _named(context, request, "task")
 
 
-async def _named(house: House, request: Request, what: str) -> Response:
+async def _named(context: ServerContext, request: Request, what: str) -> Response:
     request.allow(READ, [])
     counts: dict[str, int] = {}
-    for each in await _visible(house, request, Query(request)):
+    for each in await _visible(context, request, Query(request)):
         name = getattr(each, what)
         if name:
             counts[name] = counts.get(name, 0) + 1
     return reply({f"{what}s": [{what: name, "queues": count} for name, count in sorted(counts.items())]})
 
 
-async def partitions(house: House, request: Request) -> Response:
+async def partitions(context: ServerContext, request: Request) -> Response:
     request.allow(READ, [])
     query = Query(request)
     wanted = query.text("queue")
     found: list[dict[str, Any]] = []
-    for info in await _visible(house, request, query):
+    for info in await _visible(context, request, query):
         if wanted in (None, info.name) and len(found) < MOST_LISTED:
-            found += [_lane(info.name, each) for each in await lanes_of(house, info.name, DEFAULT_GROUP)]
+            found += [_lane(info.name, each) for each in await lanes_of(context, info.name, DEFAULT_GROUP)]
     return reply({"partitions": found[query.offset : query.offset + query.limit], "total": len(found)})
 
 
-async def status(house: House, request: Request) -> Response:
+async def status(context: ServerContext, request: Request) -> Response:
     request.allow(READ, [])
-    counted = [await _counted(house, each) for each in (await _visible(house, request, Query(request)))[:MOST_COUNTED]]
+    counted = [
+        await _counted(context, each) for each in (await _visible(context, request, Query(request)))[:MOST_COUNTED]
+    ]
     return reply(
         {
             "status": "healthy",
@@ -194,23 +196,23 @@ async def status(house: House, request: Request) -> Response:
             "messages": {
                 name: sum(each[name] for each in counted) for name in ("pending", "processing", "delayed", "deadLetter")
             },
-            "waiters": house.all_waiting,
-            "timestamp": iso(house.broker.store_now()),
+            "waiters": context.all_waiting,
+            "timestamp": iso(context.broker.store_now()),
         }
     )
 
 
-async def analytics(house: House, request: Request) -> Response:
+async def analytics(context: ServerContext, request: Request) -> Response:
     """What was counted since this process began."""
     request.allow(READ, [])
-    counted = as_json(house.broker.metrics.metrics())
-    return reply({"since": "this process began", "metrics": counted, "timestamp": iso(house.broker.store_now())})
+    counted = as_json(context.broker.metrics.metrics())
+    return reply({"since": "this process began", "metrics": counted, "timestamp": iso(context.broker.store_now())})
 
 
-async def refresh(house: House, request: Request) -> Response:
+async def refresh(context: ServerContext, request: Request) -> Response:
     """Nothing to refresh: numbers are computed when asked for."""
     request.allow(READ, [])
-    return reply({"success": True, "refreshedAt": iso(house.broker.store_now())})
+    return reply({"success": True, "refreshedAt": iso(context.broker.store_now())})
 
 
 def _route(path: str, name: str, summary: str, handle: Any, method: str = "GET", *, decides: bool = True) -> Route:

@@ -9,7 +9,7 @@ import msgspec
 
 from qo.core.names import checked_key, checked_name
 from qo.core.outcome import Trace
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.server.router import Route
 from qo.server.routes.queen.dead import READ
@@ -23,12 +23,12 @@ MOST_NAMES = 20
 _trace = msgspec.json.Decoder(TraceBody)
 
 
-async def add(house: House, request: Request) -> Response:
+async def add(context: ServerContext, request: Request) -> Response:
     body = request.read(_trace)
     queue, key = read_partition_id(body.partitionId)
     request.allow(CONSUME, [queue])
     names = tuple(dict.fromkeys(checked_name("traceNames", each) for each in body.traceNames or ()))
-    house.check_count("traceNames", names)
+    context.check_count("traceNames", names)
     trace = Trace(
         id=str(uuid.uuid4()),
         queue=queue,
@@ -38,32 +38,32 @@ async def add(house: House, request: Request) -> Response:
         names=names[:MOST_NAMES],
         event=checked_name("eventType", body.eventType or "info"),
         data=bytes(body.data),
-        created_at=house.broker.store_now(),
+        created_at=context.broker.store_now(),
     )
-    await house.broker.wires.add_trace(trace)
+    await context.broker.wires.add_trace(trace)
     return reply({"success": True, "traceId": trace.id}, 201)
 
 
-async def of_message(house: House, request: Request) -> Response:
+async def of_message(context: ServerContext, request: Request) -> Response:
     queue, key = read_partition_id(request.path["partition"])
     request.allow(READ, [queue])
-    found = await house.broker.wires.traces(queue, key, checked_key("transactionId", request.path["transaction"]))
+    found = await context.broker.wires.traces(queue, key, checked_key("transactionId", request.path["transaction"]))
     return reply({"traces": [_shown(each) for each in found]})
 
 
-async def by_name(house: House, request: Request) -> Response:
+async def by_name(context: ServerContext, request: Request) -> Response:
     query = Query(request)
     request.allow(READ, None)
     name = checked_name("traceName", request.path["name"])
-    found, total = await house.broker.wires.traces_by_name(name, query.limit, query.offset)
+    found, total = await context.broker.wires.traces_by_name(name, query.limit, query.offset)
     shown = [_shown(each) for each in found]
     return reply({"traces": shown, "total": total, "limit": query.limit, "offset": query.offset})
 
 
-async def names(house: House, request: Request) -> Response:
+async def names(context: ServerContext, request: Request) -> Response:
     query = Query(request)
     request.allow(READ, None)
-    found, total = await house.broker.wires.trace_names(query.limit, query.offset)
+    found, total = await context.broker.wires.trace_names(query.limit, query.offset)
     listed = [{"traceName": name, "traceCount": count} for name, count in found]
     return reply({"traceNames": listed, "total": total, "limit": query.limit, "offset": query.offset})
 

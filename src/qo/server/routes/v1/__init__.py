@@ -29,8 +29,8 @@ HANDLERS: dict[str, Handler] = {
     "create_token": tokens.create,
     "revoke_token": tokens.revoke,
     "workers": workers.workers,
-    "beat": workers.beat,
-    "leave": workers.leave,
+    "heartbeat": workers.heartbeat,
+    "deregister": workers.deregister,
     "scaling": workers.scaling,
 }
 """By the operation's name."""

@@ -6,11 +6,11 @@ import secrets
 
 import msgspec
 
-from qo.broker.gather import parts_of
+from qo.broker.batcher import parts_of
 from qo.core.errors import Invalid, TooLarge
 from qo.core.lease import KINDS_LIMIT, QUEUES_LIMIT, THEN_LIMIT, Claimed, LeaseToken, Nothing, Undone, Unit, Want
 from qo.core.message import check_priority
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import EMPTY, Request, Response, reply
 from qo.server.routes.v1.messages import read_messages
 from qo.wire.claims import ClaimBody, ClaimQuery, ClaimReply, WantBody, read_want, write_deliveries
@@ -21,7 +21,7 @@ from qo.wire.settling import (
     SettleBody,
     SettleReply,
     UnitBody,
-    read_commit,
+    read_ack,
     read_extension,
     read_settlement,
     write_claimed,
@@ -42,7 +42,7 @@ _extend = msgspec.json.Decoder(ExtendBody)
 _unit = msgspec.json.Decoder(UnitBody)
 
 
-async def claim_queue(house: House, request: Request) -> Response:
+async def claim_queue(context: ServerContext, request: Request) -> Response:
     body = request.read(_claim)
     if body.queues and body.queues != [request.queue]:
         raise Invalid("queues", "the path names the queue; POST /v1/claim takes several")
@@ -52,13 +52,13 @@ async def claim_queue(house: House, request: Request) -> Response:
         for name in ClaimQuery.__struct_fields__:
             if (value := getattr(query, name)) is not None:
                 setattr(body, name, value)
-    return await _answer(house, request, body)
+    return await _answer(context, request, body)
 
 
-async def claim(house: House, request: Request) -> Response:
+async def claim(context: ServerContext, request: Request) -> Response:
     body = request.read(_claim)
     _allow(request, body)
-    return await _answer(house, request, body)
+    return await _answer(context, request, body)
 
 
 def _allow(request: Request, body: WantBody) -> None:
@@ -66,25 +66,25 @@ def _allow(request: Request, body: WantBody) -> None:
     request.allow(CONSUME, body.queues if body.namespace is None and body.task is None else None)
 
 
-async def _answer(house: House, request: Request, body: ClaimBody) -> Response:
-    want = house.limited(read_want(body, secrets.token_hex(16)))
-    answer = await (_wait(house, request, body, want) if body.wait else _ask(house, request, want))
+async def _answer(context: ServerContext, request: Request, body: ClaimBody) -> Response:
+    want = context.limited(read_want(body, secrets.token_hex(16)))
+    answer = await (_wait(context, request, body, want) if body.wait else _ask(context, request, want))
     if isinstance(answer, Nothing):
         return _nothing(answer)
     return reply(ClaimReply(write_deliveries(answer.deliveries)))
 
 
-async def _ask(house: House, request: Request, want: Want) -> Claimed | Nothing:
+async def _ask(context: ServerContext, request: Request, want: Want) -> Claimed | Nothing:
     with request.while_here():
-        return await house.broker.claim(want)
+        return await context.broker.claim(want)
 
 
-async def _wait(house: House, request: Request, body: ClaimBody, want: Want) -> Claimed | Nothing:
-    until = house.until(body.timeout_ms)
+async def _wait(context: ServerContext, request: Request, body: ClaimBody, want: Want) -> Claimed | Nothing:
+    until = context.until(body.timeout_ms)
     check_priority(body.priority)
-    with house.waiting(request), house.keeper.parked(want.owner), request.while_here():
-        answer = await house.broker.claim_or_wait(want, until, body.priority)
-        return await house.still_theirs(request, None if want.filter else want.queues, answer)
+    with context.waiting(request), context.keeper.parked(want.owner), request.while_here():
+        answer = await context.broker.claim_or_wait(want, until, body.priority)
+        return await context.still_theirs(request, None if want.filter else want.queues, answer)
 
 
 def _nothing(answer: Nothing) -> Response:
@@ -96,21 +96,21 @@ def _nothing(answer: Nothing) -> Response:
     return EMPTY._replace(headers=tuple(headers)) if headers else EMPTY
 
 
-async def settle(house: House, request: Request) -> Response:
+async def settle(context: ServerContext, request: Request) -> Response:
     body = request.read(_settle)
-    house.check_count("items", body.items)
+    context.check_count("items", body.items)
     _check_then(body.then)
-    await house.check_leases(request, [each.lane for each in body.items])
+    await context.check_leases(request, [each.lane for each in body.items])
     for want in body.then:
         _allow(request, want)
     items = [read_settlement(each) for each in body.items]
-    wants = [house.limited(read_want(each, secrets.token_hex(16)), len(body.then)) for each in body.then]
+    wants = [context.limited(read_want(each, secrets.token_hex(16)), len(body.then)) for each in body.then]
     if wants:
         with request.while_here():
-            settled, claimed = await house.broker.settle(items, wants)
+            settled, claimed = await context.broker.settle(items, wants)
     else:
-        settled, claimed = await house.broker.settle(items)
-    house.streams.settled(items, settled)
+        settled, claimed = await context.broker.settle(items)
+    context.streams.settled(items, settled)
     return reply(SettleReply(write_settled(settled), [write_claimed(each) for each in claimed]))
 
 
@@ -128,41 +128,41 @@ def _check_then(wants: list[WantBody]) -> None:
             raise TooLarge(f"then.{name}", f"must be at most {limit} in all claims of a request, not {count}")
 
 
-async def extend(house: House, request: Request) -> Response:
+async def extend(context: ServerContext, request: Request) -> Response:
     body = request.read(_extend)
-    house.check_count("leases", body.leases)
-    house.check_count("started", [place for each in body.leases for place in each.started])
-    await house.check_leases(request, [], [each.token for each in body.leases])
+    context.check_count("leases", body.leases)
+    context.check_count("started", [place for each in body.leases for place in each.started])
+    await context.check_leases(request, [], [each.token for each in body.leases])
     extensions = [read_extension(each) for each in body.leases]
     parts = parts_of(extensions, lambda _: 1, EXTEND_LIMIT)
-    held = [each for part in parts for each in await house.broker.extend(part)]
-    house.streams.extended(extensions, held)
+    held = [each for part in parts for each in await context.broker.extend(part)]
+    context.streams.extended(extensions, held)
     return reply(ExtendReply([write_held(each) for each in held]))
 
 
-async def transact(house: House, request: Request) -> Response:
+async def transact(context: ServerContext, request: Request) -> Response:
     body = request.read(_unit)
-    house.check_count("settle", body.settle)
-    house.check_count("commit", body.commit)
-    house.check_count("push", body.push)
-    house.check_count("leases", body.leases)
+    context.check_count("settle", body.settle)
+    context.check_count("acks", body.acks)
+    context.check_count("push", body.push)
+    context.check_count("leases", body.leases)
     if body.push:
         request.allow(PRODUCE, [each.queue for each in body.push if each.queue is not None])
-    if body.commit:
-        request.allow(CONSUME, [each.queue for each in body.commit])
+    if body.acks:
+        request.allow(CONSUME, [each.queue for each in body.acks])
     if body.settle or body.leases:
-        await house.check_leases(request, [each.lane for each in body.settle], body.leases)
+        await context.check_leases(request, [each.lane for each in body.settle], body.leases)
     unit = Unit(
         settlements=tuple(read_settlement(each) for each in body.settle),
-        commits=tuple(read_commit(each) for each in body.commit),
-        pushes=tuple(read_messages(house, request, body.push, None, "push")),
+        acks=tuple(read_ack(each) for each in body.acks),
+        pushes=tuple(read_messages(context, request, body.push, None, "push")),
         refuse_duplicates=body.refuse_duplicates,
         leases=tuple(map(LeaseToken, body.leases)),
         nonce=request.nonce,
     )
-    house.check_keys(unit.pushes)
-    answer = await house.broker.transact(unit)
+    context.check_keys(unit.pushes)
+    answer = await context.broker.transact(unit)
     if isinstance(answer, Undone):
         raise write_undone(answer)
-    house.streams.settled(unit.settlements, answer.settled)
+    context.streams.settled(unit.settlements, answer.settled)
     return reply(write_done(answer))

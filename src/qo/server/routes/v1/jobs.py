@@ -9,7 +9,7 @@ from qo.core.errors import Closed, NotFound, TimedOut, TooLarge
 from qo.core.message import MessageId, checked_id
 from qo.core.names import checked_name
 from qo.core.outcome import Job
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.wire.jobs import (
     CANCEL_LIMIT,
@@ -30,31 +30,31 @@ _lookup = msgspec.json.Decoder(LookupBody)
 _cancel = msgspec.json.Decoder(CancelBody)
 
 
-async def job(house: House, request: Request) -> Response:
-    return reply(_shown(request, await _visible(house, request, _id(request))))
+async def job(context: ServerContext, request: Request) -> Response:
+    return reply(_shown(request, await _visible(context, request, _id(request))))
 
 
-async def result(house: House, request: Request) -> Response:
+async def result(context: ServerContext, request: Request) -> Response:
     """200 and the job when it is finished, 202 and the job when it is not."""
     query = request.query(ResultQuery)
     id = _id(request)
-    found = await _visible(house, request, id)
+    found = await _visible(context, request, id)
     if query.wait and found.state is not None and not found.state.finished:
-        until = house.until(query.timeout_ms)
-        with house.waiting(request), request.while_here():
+        until = context.until(query.timeout_ms)
+        with context.waiting(request), request.while_here():
             try:
-                found = await house.broker.finished(id, until) or found
+                found = await context.broker.finished(id, until) or found
             except (TimedOut, Closed):  # its time is up, or this server's
-                [now] = await house.broker.inspect.jobs([id])
+                [now] = await context.broker.inspect.jobs([id])
                 found = now or found
     finished = found.state is None or found.state.finished
     return reply(_shown(request, found), 200 if finished else 202)
 
 
-async def lookup(house: House, request: Request) -> Response:
-    ids = _ids(house, request.read(_lookup).ids)
+async def lookup(context: ServerContext, request: Request) -> Response:
+    ids = _ids(context, request.read(_lookup).ids)
     request.allow(FOLLOW, [])
-    found = await house.broker.inspect.jobs(ids)
+    found = await context.broker.inspect.jobs(ids)
     seen = [each if each is not None and request.caller.sees(each.queue) else None for each in found]
     return reply(FoundReply([None if each is None else _shown(request, each) for each in seen]))
 
@@ -67,31 +67,31 @@ def _shown(request: Request, job: Job) -> JobBody:
     return msgspec.structs.replace(body, payload=UNSET, payload_base64=UNSET, headers={})
 
 
-async def events(house: House, request: Request) -> Response:
+async def events(context: ServerContext, request: Request) -> Response:
     id = _id(request)
     if request.caller.token is not None:
-        await _visible(house, request, id)
-    return reply(EventsReply(list(await house.broker.inspect.events(id))))
+        await _visible(context, request, id)
+    return reply(EventsReply(list(await context.broker.inspect.events(id))))
 
 
-async def cancel(house: House, request: Request) -> Response:
+async def cancel(context: ServerContext, request: Request) -> Response:
     group = checked_name("group", request.query(CancelQuery).group)
     id = _id(request)
     request.allow(ACT, [])
     if request.caller.token is not None:
-        await _visible(house, request, id)
-    [answer] = await house.broker.admin.cancel([id], group, nonce=request.nonce)
+        await _visible(context, request, id)
+    [answer] = await context.broker.admin.cancel([id], group, nonce=request.nonce)
     return reply(CanceledOne(answer))
 
 
-async def cancel_many(house: House, request: Request) -> Response:
+async def cancel_many(context: ServerContext, request: Request) -> Response:
     body = request.read(_cancel)
-    ids = _ids(house, body.ids)
+    ids = _ids(context, body.ids)
     if len(ids) > CANCEL_LIMIT:
         raise TooLarge("ids", f"must be at most {CANCEL_LIMIT}, not {len(ids)}")
     request.allow(ACT, None)
     group = checked_name("group", body.group)
-    answers = await house.broker.admin.cancel(ids, group, nonce=request.nonce) if ids else []
+    answers = await context.broker.admin.cancel(ids, group, nonce=request.nonce) if ids else []
     return reply(CanceledReply(list(answers)))
 
 
@@ -99,15 +99,15 @@ def _id(request: Request) -> MessageId:
     return checked_id("id", request.path["id"])
 
 
-def _ids(house: House, texts: list[str]) -> list[MessageId]:
-    house.check_count("ids", texts)
+def _ids(context: ServerContext, texts: list[str]) -> list[MessageId]:
+    context.check_count("ids", texts)
     return [checked_id(f"ids[{number}]", text) for number, text in enumerate(texts)]
 
 
-async def _visible(house: House, request: Request, id: MessageId) -> Job:
+async def _visible(context: ServerContext, request: Request, id: MessageId) -> Job:
     """The job, if it is there and the caller may see its queue; both are the same to who may not."""
     request.allow(FOLLOW, [])
-    [found] = await house.broker.inspect.jobs([id])
+    [found] = await context.broker.inspect.jobs([id])
     if found is None or not request.caller.sees(found.queue):
         raise NotFound(f"nothing is known of job {request.path['id']} (any more)")
     return found

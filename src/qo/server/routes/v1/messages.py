@@ -9,7 +9,7 @@ import msgspec
 
 from qo.core.errors import Invalid
 from qo.core.message import PRODUCER, MessageId, NewMessage, Pushed, Refused, Stored, id_text
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.wire.messages import BatchBody, MessageBody, PushBody, PushReply, read_message, write_pushed
 from qo.wire.operation import PRODUCE
@@ -24,28 +24,28 @@ STORED = b'{"answer":"stored","id":"%s"}'
 """The commonest answer of all."""
 
 
-async def push(house: House, request: Request) -> Response:
+async def push(context: ServerContext, request: Request) -> Response:
     body = request.read(_push)
     if body.messages is None:
-        return await _push_one(house, request, body)
+        return await _push_one(context, request, body)
     others = [name for name in _REST if getattr(body, name) != getattr(NOTHING_ELSE, name)]
     if others:
         raise Invalid(others[0], "belongs to a message, inside of `messages`")
-    return await _push_all(house, request, body.messages, request.queue)
+    return await _push_all(context, request, body.messages, request.queue)
 
 
-async def push_anywhere(house: House, request: Request) -> Response:
+async def push_anywhere(context: ServerContext, request: Request) -> Response:
     bodies = request.read(_batch).messages
     request.allow(PRODUCE, [body.queue for body in bodies if body.queue is not None])
-    return await _push_all(house, request, bodies, None)
+    return await _push_all(context, request, bodies, None)
 
 
-async def submit(house: House, request: Request) -> Response:
-    return await _push_one(house, request, request.read(_message))
+async def submit(context: ServerContext, request: Request) -> Response:
+    return await _push_one(context, request, request.read(_message))
 
 
-async def _push_one(house: House, request: Request, body: MessageBody) -> Response:
-    broker = house.broker
+async def _push_one(context: ServerContext, request: Request, body: MessageBody) -> Response:
+    broker = context.broker
     message = read_message(body, request.queue, broker.new_id())
     if request.caller.subject is not None:
         message = stamped(message, request.caller.subject)
@@ -57,20 +57,22 @@ async def _push_one(house: House, request: Request, body: MessageBody) -> Respon
     return reply(write_pushed([answer])[0], HTTPStatus.CREATED)
 
 
-async def _push_all(house: House, request: Request, bodies: Sequence[MessageBody], queue: str | None) -> Response:
-    house.check_count("messages", bodies)
-    messages = read_messages(house, request, bodies, queue)
-    answers = await _pushed(house, messages, request.nonce) if messages else []
+async def _push_all(
+    context: ServerContext, request: Request, bodies: Sequence[MessageBody], queue: str | None
+) -> Response:
+    context.check_count("messages", bodies)
+    messages = read_messages(context, request, bodies, queue)
+    answers = await _pushed(context, messages, request.nonce) if messages else []
     refused = any(isinstance(answer, Refused) for answer in answers)
     return reply(PushReply(write_pushed(answers)), HTTPStatus.OK if refused else HTTPStatus.CREATED)
 
 
-async def _pushed(house: House, messages: Sequence[NewMessage], nonce: str | None) -> Sequence[Pushed]:
+async def _pushed(context: ServerContext, messages: Sequence[NewMessage], nonce: str | None) -> Sequence[Pushed]:
     """In one commit, if a nonce stands for all of them."""
     if nonce is None:
-        return await house.broker.push_in_parts(messages)
-    house.check_keys(messages)
-    return await house.broker.push(messages, nonce)
+        return await context.broker.push_in_parts(messages)
+    context.check_keys(messages)
+    return await context.broker.push(messages, nonce)
 
 
 def stamped(message: NewMessage, producer: str | None) -> NewMessage:
@@ -81,9 +83,9 @@ def stamped(message: NewMessage, producer: str | None) -> NewMessage:
 
 
 def read_messages(
-    house: House, request: Request, bodies: Sequence[MessageBody], queue: str | None, field: str = "messages"
+    context: ServerContext, request: Request, bodies: Sequence[MessageBody], queue: str | None, field: str = "messages"
 ) -> list[NewMessage]:
-    ids = house.broker.new_ids(len(bodies))
+    ids = context.broker.new_ids(len(bodies))
     read: list[NewMessage] = []
     try:
         for body, id in zip(bodies, ids, strict=True):

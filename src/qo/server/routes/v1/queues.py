@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from qo.core.outcome import QueueInfo
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.wire.operation import LOOK
 from qo.wire.pages import checked_limit
 from qo.wire.queues import QueuesQuery, QueuesReply, write_queue
 
 
-async def queues(house: House, request: Request) -> Response:
+async def queues(context: ServerContext, request: Request) -> Response:
     """Those that the caller may see."""
     page = request.query(QueuesQuery)
     request.allow(LOOK, [])
-    found = await _visible(house, request, page.after, checked_limit(page.limit))
+    found = await _visible(context, request, page.after, checked_limit(page.limit))
     return reply(QueuesReply([write_queue(each) for each in found]))
 
 
-async def _visible(house: House, request: Request, after: str, limit: int) -> list[QueueInfo]:
+async def _visible(context: ServerContext, request: Request, after: str, limit: int) -> list[QueueInfo]:
     """By name, from where the caller's prefixes begin."""
     token = request.caller.token
     if token is None or not token.prefixes:
-        return list(await house.broker.inspect.queues(after, limit))
+        return list(await context.broker.inspect.queues(after, limit))
     found: dict[str, QueueInfo] = {}
     for prefix in sorted(token.prefixes):
         start = max(after, _just_before(prefix))
         while len(found) < limit:
-            names = await house.broker.inspect.queues(start, limit)
+            names = await context.broker.inspect.queues(start, limit)
             within = [each for each in names if each.name.startswith(prefix)]
             found |= {each.name: each for each in within}
             if len(within) < limit:

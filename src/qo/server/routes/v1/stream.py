@@ -13,7 +13,7 @@ import msgspec
 from qo.core.errors import Invalid, QoError, Unauthenticated
 from qo.core.lease import CLAIM_LIMIT, Claimed, Delivered, Nothing, Release, Settlement, Want
 from qo.core.message import check_priority
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Receive, Request, Send, Streaming, WhileHere
 from qo.server.streams import Stream
 from qo.wire.claims import StreamQuery, WantBody, read_want, write_deliveries
@@ -30,7 +30,7 @@ log = logging.getLogger("qo.server")
 _encode = msgspec.json.Encoder().encode
 
 
-async def stream(house: House, request: Request) -> Streaming:
+async def stream(context: ServerContext, request: Request) -> Streaming:
     terms = request.query(StreamQuery)
     body = WantBody(
         queues=[request.queue],
@@ -47,20 +47,20 @@ async def stream(house: House, request: Request) -> Streaming:
         raise Invalid("window", f"must be from 1 to {CLAIM_LIMIT}, not {terms.window}")
     read_want(body, "checked before the first byte of the answer")
     check_priority(terms.priority)
-    house.check_room(request)
-    house.check_streams(request)
+    context.check_room(request)
+    context.check_streams(request)
 
     async def run(receive: Receive, send: Send, headers: list[tuple[bytes, bytes]]) -> None:
-        with house.waiting(request):
-            stream = house.open_stream(request, terms.window)
+        with context.waiting(request):
+            stream = context.open_stream(request, terms.window)
             try:
                 await _begin(send, headers)
                 with WhileHere(receive):
-                    await _go_on(house, request, stream, body, terms, send)
+                    await _go_on(context, request, stream, body, terms, send)
             except QoError as error:
                 log.warning("a stream ended: %s", error, extra={"request_id": request.id})
             finally:
-                house.streams.close(stream)
+                context.streams.close(stream)
         await send({"type": "http.response.body", "body": b""})
 
     return Streaming(run)
@@ -73,40 +73,40 @@ async def _begin(send: Send, headers: list[tuple[bytes, bytes]]) -> None:
 
 
 async def _go_on(
-    house: House, request: Request, stream: Stream, body: WantBody, terms: StreamQuery, send: Send
+    context: ServerContext, request: Request, stream: Stream, body: WantBody, terms: StreamQuery, send: Send
 ) -> None:
-    broker = house.broker
-    while not house.streams.stopping:
-        await _check(house, request)
+    broker = context.broker
+    while not context.streams.stopping:
+        await _check(context, request)
         now = broker.store_now()
         room = stream.room(now)
         if room <= 0:
             await _wait_for_room(stream, now, send)  # the next round checks the token
             continue
         body.messages = min(terms.messages, room)
-        want = house.limited(read_want(body, secrets.token_hex(16)))
-        answer = await _claim(house, request, want, terms.priority, send)
-        answer = await house.still_theirs(request, [request.queue], answer)
+        want = context.limited(read_want(body, secrets.token_hex(16)))
+        answer = await _claim(context, request, want, terms.priority, send)
+        answer = await context.still_theirs(request, [request.queue], answer)
         if isinstance(answer, Claimed):
             if not terms.auto_settle:
-                house.streams.sent(stream, answer.deliveries)
-            await _tell(house, answer.deliveries, send, terms)
+                context.streams.sent(stream, answer.deliveries)
+            await _tell(context, answer.deliveries, send, terms)
 
 
-async def _check(house: House, request: Request) -> None:
+async def _check(context: ServerContext, request: Request) -> None:
     """A token that was good when the stream began may be over by now."""
-    caller = await house.gate.identify(request.headers)
+    caller = await context.authenticator.identify(request.headers)
     caller.check(CONSUME, [request.queue])
 
 
-async def _claim(house: House, request: Request, want: Want, priority: int, send: Send) -> Claimed | Nothing:
+async def _claim(context: ServerContext, request: Request, want: Want, priority: int, send: Send) -> Claimed | Nothing:
     """Wait for as long as it takes, with a comment now and then: the store is not asked for these."""
-    until = house.broker.now() + STREAM_WAIT
-    claim = asyncio.ensure_future(house.broker.claim_or_wait(want, until, priority))
+    until = context.broker.now() + STREAM_WAIT
+    claim = asyncio.ensure_future(context.broker.claim_or_wait(want, until, priority))
     try:
         while not claim.done():
             await asyncio.wait([claim], timeout=BEAT_SECONDS)
-            if not claim.done() and not await house.gate.is_still(request.caller, request.headers):
+            if not claim.done() and not await context.authenticator.is_still(request.caller, request.headers):
                 raise Unauthenticated("the token of this stream is over")
             if not claim.done():
                 await _beat(send)
@@ -127,7 +127,7 @@ async def _wait_for_room(stream: Stream, now: datetime, send: Send) -> None:
     await _beat(send)
 
 
-async def _tell(house: House, deliveries: tuple[Delivered, ...], send: Send, terms: StreamQuery) -> None:
+async def _tell(context: ServerContext, deliveries: tuple[Delivered, ...], send: Send, terms: StreamQuery) -> None:
     """Send them; what could not be sent is given back."""
     events = b"".join(
         b"event: message\nid: %s\ndata: %s\n\n" % (each.id.encode(), _on_lines(_encode(each)))
@@ -137,7 +137,7 @@ async def _tell(house: House, deliveries: tuple[Delivered, ...], send: Send, ter
         await send({"type": "http.response.body", "body": events, "more_body": True})
     except asyncio.CancelledError:
         if not terms.auto_settle:
-            await house.broker.settle(
+            await context.broker.settle(
                 [
                     Settlement(token=each.token, lane=each.lane, offset=each.offset, report=Release())
                     for each in deliveries

@@ -9,7 +9,7 @@ import msgspec
 from qo.core.access import DIGEST_BYTES, ID_BYTES, SECRET_BYTES, Token, new_token
 from qo.core.durations import duration
 from qo.core.errors import Invalid
-from qo.server.house import House
+from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.wire.queues import DeletedReply
 from qo.wire.tokens import NewTokenBody, NewTokenReply, write_token
@@ -17,17 +17,17 @@ from qo.wire.tokens import NewTokenBody, NewTokenReply, write_token
 _new = msgspec.json.Decoder(NewTokenBody)
 
 
-async def create(house: House, request: Request) -> Response:
+async def create(context: ServerContext, request: Request) -> Response:
     body = request.read(_new)
     id, secret = secrets.token_bytes(ID_BYTES), secrets.token_bytes(SECRET_BYTES)
-    now = house.broker.store_now()
+    now = context.broker.store_now()
     lasts = None if body.lasts_seconds is None else duration("lasts_seconds", body.lasts_seconds)
     token, text = new_token(id, secret, body.name, body.scopes, body.prefixes, now, body.expires_at)
     token = token.lasting(lasts, now)
     shown: str | None = text
     if body.id is not None or body.digest is not None:
         token, shown = _with_digest(token, body), None
-    await house.broker.access.add_token(token)
+    await context.broker.access.add_token(token)
     return reply(NewTokenReply(write_token(token), shown), 201)
 
 
@@ -43,8 +43,8 @@ def _with_digest(token: Token, body: NewTokenBody) -> Token:
     return msgspec.structs.replace(token, id=body.id, digest=digest)
 
 
-async def revoke(house: House, request: Request) -> Response:
+async def revoke(context: ServerContext, request: Request) -> Response:
     id = request.path["id"]
-    removed = await house.broker.access.remove_token(id)
-    house.gate.forget(id)
+    removed = await context.broker.access.remove_token(id)
+    context.authenticator.forget(id)
     return reply(DeletedReply(removed))

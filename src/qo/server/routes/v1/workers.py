@@ -9,19 +9,19 @@ import msgspec
 from qo.core.errors import Invalid
 from qo.core.names import checked_name
 from qo.core.scaling import Demand, ScalingSettings, desired
-from qo.core.worker import Beat, WorkerInfo, WorkerState
-from qo.server.house import House
+from qo.core.worker import Heartbeat, WorkerInfo, WorkerState
+from qo.server.context import ServerContext
 from qo.server.request import EMPTY, Request, Response, reply
 from qo.wire.operation import CONSUME, FOLLOW, LOOK
 from qo.wire.queues import DeletedReply
 from qo.wire.workers import KeptReply, ScalingQuery, ScalingReply, WorkersReply
 
-_beat = msgspec.json.Decoder(Beat)
+_beat = msgspec.json.Decoder(Heartbeat)
 
 
-async def workers(house: House, request: Request) -> Response:
+async def workers(context: ServerContext, request: Request) -> Response:
     request.allow(LOOK, [])
-    registry = house.broker.workers
+    registry = context.broker.workers
     sees = request.caller.sees
     found = [_seen(each, sees) for each in await registry.workers()]
     unserved = [each for each in await registry.unserved() if sees(each.queue)]
@@ -34,32 +34,32 @@ def _seen(worker: WorkerInfo, sees: Callable[[str], bool]) -> WorkerInfo:
     return worker if queues == worker.queues else msgspec.structs.replace(worker, queues=queues)
 
 
-async def beat(house: House, request: Request) -> Response:
+async def heartbeat(context: ServerContext, request: Request) -> Response:
     body = request.read(_beat)
     request.allow(CONSUME, body.queues)
     if body.id != request.path["id"]:
         raise Invalid("id", f"must be '{request.path['id']}', as in the path")
-    await _check_own(house, request, body.id)
-    return reply(KeptReply(await house.keeper.beat(body)))
+    await _check_own(context, request, body.id)
+    return reply(KeptReply(await context.keeper.heartbeat(body)))
 
 
-async def leave(house: House, request: Request) -> Response:
+async def deregister(context: ServerContext, request: Request) -> Response:
     request.allow(CONSUME, [])
-    await _check_own(house, request, request.path["id"])
-    await house.keeper.leave(request.path["id"])
+    await _check_own(context, request, request.path["id"])
+    await context.keeper.deregister(request.path["id"])
     return reply(DeletedReply(True))
 
 
-async def _check_own(house: House, request: Request, id: str) -> None:
+async def _check_own(context: ServerContext, request: Request, id: str) -> None:
     """Whoever is limited to some queues speaks for no worker of others."""
     token = request.caller.token
     if token is not None and token.prefixes:
-        for each in await house.broker.workers.workers():
+        for each in await context.broker.workers.workers():
             if each.id == id:
                 request.allow(CONSUME, each.queues)
 
 
-async def scaling(house: House, request: Request) -> Response:
+async def scaling(context: ServerContext, request: Request) -> Response:
     query = request.query(ScalingQuery)
     for name in query.queue:
         checked_name("queue", name)
@@ -70,23 +70,25 @@ async def scaling(house: House, request: Request) -> Response:
         raise Invalid("max", f"must be at least 1, and min from 0 to max; not {query.max} and {query.min}")
     settings = ScalingSettings(default_count=query.min, max_count=query.max)
     if query.wait:
-        until = house.until(query.timeout_ms)
-        with house.waiting(request), request.while_here():
-            demand = await house.broker.wait_for_demand(query.queue, query.group, kinds, until)
+        until = context.until(query.timeout_ms)
+        with context.waiting(request), request.while_here():
+            demand = await context.broker.wait_for_demand(query.queue, query.group, kinds, until)
         if not demand.depth:
             return EMPTY
     else:
-        demand = await house.broker.inspect.demand(query.queue, query.group, kinds)
-    return reply(await _scaling(house, query, demand, settings))
+        demand = await context.broker.inspect.demand(query.queue, query.group, kinds)
+    return reply(await _scaling(context, query, demand, settings))
 
 
-async def _scaling(house: House, query: ScalingQuery, demand: Demand, settings: ScalingSettings) -> ScalingReply:
+async def _scaling(
+    context: ServerContext, query: ScalingQuery, demand: Demand, settings: ScalingSettings
+) -> ScalingReply:
     living = [
         each
-        for each in await house.broker.workers.workers()
+        for each in await context.broker.workers.workers()
         if each.state is WorkerState.ALIVE and each.group == query.group and set(query.queue) & set(each.queues)
     ]
-    now = house.broker.store_now()
+    now = context.broker.store_now()
     return ScalingReply(
         depth=demand.depth,
         waiting=demand.waiting,

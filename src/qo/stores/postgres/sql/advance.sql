@@ -193,7 +193,7 @@ BEGIN
             SELECT * INTO STRICT c FROM qo.cursors WHERE id = c.id;
         END LOOP;
     END LOOP;
-    PERFORM qo.tell(ARRAY(SELECT DISTINCT unnest(v_queues)));
+    PERFORM qo.hint(ARRAY(SELECT DISTINCT unnest(v_queues)));
     PERFORM qo.to_tidy(v_lanes, v_now);
     RETURN v_room <= 0 OR EXISTS (SELECT FROM qo.cursors WHERE group_id = ANY (p_groups) AND due_at <= v_now AND due_at IS NOT NULL AND keyed)
         OR EXISTS (SELECT FROM qo.leases WHERE group_id = ANY (p_groups) AND ended_at IS NULL AND expires_at <= v_now);
@@ -217,7 +217,7 @@ BEGIN
     SELECT * INTO e FROM qo.leases l WHERE l.token = e.token AND l.lane_id = e.lane_id FOR UPDATE;
     IF e.expires_at <= v_now THEN
         PERFORM qo.lapse_lease(q, c, e, 2147483647, p_draw, v_now);
-        PERFORM qo.tell(ARRAY[q.name]);
+        PERFORM qo.hint(ARRAY[q.name]);
         PERFORM qo.to_tidy(ARRAY[e.lane_id], v_now);
     END IF;
 END $$;

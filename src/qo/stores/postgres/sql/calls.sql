@@ -17,21 +17,21 @@ SELECT answer FROM qo.nonces WHERE nonce = $1;
 INSERT INTO qo.nonces (nonce, at, answer) VALUES ($1, coalesce($2, clock_timestamp()), $3);
 
 -- name: claim
-SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8, $9, $10)::qo.short_claims, $11, $12);
+SELECT want, wait, owner_limited, contended, signal, (batch).* FROM qo.claim($1, ROW($2, $3, $4, $5, $6, $7, $8, $9, $10)::qo.short_claims, $11, $12);
 
 -- name: claim_one
-SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
+SELECT want, wait, owner_limited, contended, signal, (batch).* FROM qo.claim_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12);
 
 -- name: claimed
 -- What a token holds: after a claim whose answer was lost.
-SELECT want, wait, owner_limited, contended, signal, (haul).* FROM qo.claimed($1, $2);
+SELECT want, wait, owner_limited, contended, signal, (batch).* FROM qo.claimed($1, $2);
 
 -- name: settle
-SELECT want, wait, owner_limited, contended, signal, (haul).*, numbers, answers, verdicts, ended
+SELECT want, wait, owner_limited, contended, signal, (batch).*, numbers, answers, verdicts, ended
 FROM qo.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: settle_done
-SELECT want, wait, owner_limited, contended, signal, (haul).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, $5, $6, $7,
+SELECT want, wait, owner_limited, contended, signal, (batch).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, $5, $6, $7,
     ROW($8, $9, $10, $11, $12, $13, $14, $15, $16)::qo.short_claims, $17);
 
 -- name: extend
@@ -47,7 +47,7 @@ SELECT array_agg(DISTINCT n) FROM jsonb_array_elements($1::jsonb) w CROSS JOIN u
 WHERE EXISTS (SELECT FROM qo.intake i WHERE i.queue = n AND i.canceled_at IS NULL AND i.due_at <= coalesce($2, clock_timestamp()));
 
 -- name: groups_of_wants
-SELECT coalesce(array_agg(DISTINCT g), '{}') FROM unnest((qo.read_wants($1::jsonb, '-infinity', true)).wants) w CROSS JOIN unnest(w.fronts) g;
+SELECT coalesce(array_agg(DISTINCT g), '{}') FROM unnest((qo.read_wants($1::jsonb, '-infinity', true)).wants) w CROSS JOIN unnest(w.sources) g;
 
 -- name: enter_due
 SELECT qo.enter_due($1, $2, $3);
@@ -79,7 +79,7 @@ SELECT settings FROM qo.queues WHERE name = $1 FOR UPDATE;
 -- name: configure
 WITH changed AS (UPDATE qo.queues SET settings = $2::jsonb, rules = $3::jsonb, namespace = $5, task = $6 WHERE name = $1 RETURNING id)
 SELECT qo.to_tidy(ARRAY(SELECT l.id FROM qo.lanes l JOIN changed ON l.queue_id = changed.id ORDER BY l.id), $4::timestamptz),
-       qo.tell(ARRAY[$1::text]);
+       qo.hint(ARRAY[$1::text]);
 
 -- name: set_hold
 -- Lanes of one queue. Heads that are held back by the window follow it.
@@ -102,10 +102,10 @@ WHERE l.id = ANY ($1::bigint[] || ARRAY(SELECT e.lane_id FROM qo.leases e WHERE 
 SELECT token FROM qo.leases WHERE token = ANY ($1::text[]) AND ended_at IS NULL AND expires_at > coalesce($2, clock_timestamp());
 
 -- name: tell
-SELECT qo.tell($1);
+SELECT qo.hint($1);
 
 -- name: pause
-WITH changed AS (UPDATE qo.queues SET paused = $2 WHERE name = $1) SELECT qo.tell(ARRAY[$1::text]);
+WITH changed AS (UPDATE qo.queues SET paused = $2 WHERE name = $1) SELECT qo.hint(ARRAY[$1::text]);
 
 -- name: group_ids
 SELECT coalesce(array_agg(g.id), '{}') FROM qo.groups g JOIN qo.queues q ON q.id = g.queue_id WHERE q.name = $1;
@@ -136,9 +136,9 @@ SELECT qo.drop_group($1);
 
 -- name: tidy_queue
 SELECT qo.to_tidy(ARRAY(SELECT l.id FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id WHERE q.name = $1 ORDER BY l.id), $2),
-       qo.tell(ARRAY[$1::text]);
+       qo.hint(ARRAY[$1::text]);
 
--- name: front
+-- name: group_of
 SELECT q.id, (SELECT g.id FROM qo.groups g WHERE g.queue_id = q.id AND g.name = $2) FROM qo.queues q WHERE q.name = $1;
 
 -- name: seek
@@ -417,7 +417,7 @@ due AS (SELECT kind, name, version, due_at, body FROM qo.records
 SELECT * FROM (SELECT * FROM due ORDER BY due_at, name) d
 UNION ALL SELECT NULL, NULL, NULL, (SELECT min(due_at) FROM qo.records WHERE kind = $1 AND due_at > (SELECT now FROM clock)), NULL;
 
--- name: beat
+-- name: heartbeat
 -- Primary key. Whoever is gone for long is forgotten.
 WITH now AS (SELECT coalesce($4::timestamptz, clock_timestamp()) AS now),
 gone AS (DELETE FROM qo.workers w USING now WHERE w.seen_at <= now - $5::interval AND w.id <> ALL ($1::text[])
@@ -431,7 +431,7 @@ ON CONFLICT (id) DO UPDATE SET said = excluded.said, seen_at = excluded.seen_at,
 -- Primary key.
 UPDATE qo.workers SET seen_at = coalesce($2::timestamptz, clock_timestamp()) WHERE id = $1 RETURNING id;
 
--- name: leave
+-- name: deregister
 -- Primary key.
 DELETE FROM qo.workers WHERE id = ANY ($1::text[]);
 
@@ -447,11 +447,11 @@ FROM qo.workers w ORDER BY 3 DESC, w.seen_at DESC LIMIT $3;
 -- Indexes cursors_ready_by_kind, a step for each kind, cursors_open_ready and leases_to_expire. Kinds of which somebody
 -- holds one are left out.
 WITH RECURSIVE now AS (SELECT coalesce($2::timestamptz, clock_timestamp()) AS now),
-fronts AS MATERIALIZED (
+sources AS MATERIALIZED (
     SELECT g.id, g.name AS in_group, q.name AS queue FROM qo.groups g JOIN qo.queues q ON q.id = g.queue_id
     WHERE NOT q.paused ORDER BY g.id LIMIT $1
 ), keyed (group_id, kind) AS (
-    SELECT f.id, (SELECT min(c.head_kind) FROM qo.cursors c WHERE c.group_id = f.id AND c.keyed AND c.state = 'ready') FROM fronts f
+    SELECT f.id, (SELECT min(c.head_kind) FROM qo.cursors c WHERE c.group_id = f.id AND c.keyed AND c.state = 'ready') FROM sources f
     UNION ALL
     SELECT k.group_id, (SELECT min(c.head_kind) FROM qo.cursors c
                         WHERE c.group_id = k.group_id AND c.keyed AND c.state = 'ready' AND c.head_kind > k.kind)
@@ -463,9 +463,9 @@ fronts AS MATERIALIZED (
     FROM keyed k WHERE k.kind IS NOT NULL
     UNION ALL
     SELECT c.group_id, c.head_kind, (qo.head_from(c, qo.position_of(c))).entered_at
-    FROM fronts f JOIN qo.cursors c ON c.group_id = f.id AND NOT c.keyed AND c.state = 'ready'
+    FROM sources f JOIN qo.cursors c ON c.group_id = f.id AND NOT c.keyed AND c.state = 'ready'
 )
-SELECT f.queue, f.in_group, w.kind, min(w.oldest_at), now.now FROM waiting w JOIN fronts f ON f.id = w.group_id CROSS JOIN now
+SELECT f.queue, f.in_group, w.kind, min(w.oldest_at), now.now FROM waiting w JOIN sources f ON f.id = w.group_id CROSS JOIN now
 WHERE w.oldest_at IS NOT NULL AND NOT EXISTS (
     SELECT FROM qo.leases e JOIN qo.cursors c ON c.id = e.cursor_id
     WHERE e.group_id = w.group_id AND e.ended_at IS NULL AND e.expires_at > now.now AND c.head_kind = w.kind)
@@ -474,7 +474,7 @@ GROUP BY f.queue, f.in_group, w.kind, now.now ORDER BY 1, 2, 3 LIMIT $1;
 -- name: demand
 -- Indexes cursors_busy, retries_due, intake_due, leases_to_expire. What time brings is said as how far off it is.
 WITH now AS (SELECT coalesce($4::timestamptz, clock_timestamp()) AS now),
-fronts AS MATERIALIZED (
+sources AS MATERIALIZED (
     SELECT g.id, q.name FROM qo.queues q JOIN qo.groups g ON g.queue_id = q.id AND g.name = $2
     WHERE q.name = ANY ($1::text[]) AND NOT q.paused
     -- What was enqueued in a user's transaction waits in intake before there is a queue of that name.
@@ -482,23 +482,23 @@ fronts AS MATERIALIZED (
 ), lanes AS MATERIALIZED (
     SELECT c.keyed, (qo.tail_of(c.lane_id)).tail - p.position AS waiting,
            coalesce(CASE WHEN c.keyed THEN c.head_entered_at END, (qo.head_from(c, p.position)).entered_at) AS entered_at
-    FROM now CROSS JOIN fronts f JOIN qo.cursors c ON c.group_id = f.id AND c.state <> 'idle'
+    FROM now CROSS JOIN sources f JOIN qo.cursors c ON c.group_id = f.id AND c.state <> 'idle'
     CROSS JOIN LATERAL (SELECT CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END AS position) p
     WHERE (c.state = 'ready' OR c.state = 'blocked' AND c.due_at <= now.now)
         AND ($3::text[] IS NULL OR c.head_kind IS NULL OR c.head_kind = ANY ($3))
     LIMIT $5
 ), retries AS MATERIALIZED (
-    SELECT r.entered_at FROM now CROSS JOIN fronts f JOIN qo.retries r ON r.group_id = f.id AND r.token IS NULL AND r.due_at <= now.now
+    SELECT r.entered_at FROM now CROSS JOIN sources f JOIN qo.retries r ON r.group_id = f.id AND r.token IS NULL AND r.due_at <= now.now
     JOIN qo.cursors c ON c.id = r.cursor_id WHERE $3::text[] IS NULL OR c.head_kind = ANY ($3) LIMIT $5
 ), entering AS MATERIALIZED (
-    SELECT i.due_at FROM now CROSS JOIN fronts f JOIN qo.intake i ON i.queue = f.name AND i.canceled_at IS NULL AND i.due_at <= now.now
+    SELECT i.due_at FROM now CROSS JOIN sources f JOIN qo.intake i ON i.queue = f.name AND i.canceled_at IS NULL AND i.due_at <= now.now
     WHERE $3::text[] IS NULL OR i.kind = ANY ($3) LIMIT $5
 ), held AS MATERIALIZED (
     SELECT e.expires_at > now.now AS live, CASE WHEN c.keyed THEN e.to_offset - e.from_offset
                - (SELECT count(*) FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= e.from_offset AND s."offset" < e.to_offset)
            ELSE coalesce((SELECT sum(upper(gap) - lower(gap)) FROM unnest(int8multirange(int8range(e.from_offset, e.to_offset)) - e.settled) gap), 0)
                + (SELECT count(*) FROM qo.retries r WHERE r.cursor_id = c.id AND r.token = e.token) END AS unsettled
-    FROM now CROSS JOIN fronts f JOIN qo.leases e ON e.group_id = f.id AND e.ended_at IS NULL JOIN qo.cursors c ON c.id = e.cursor_id
+    FROM now CROSS JOIN sources f JOIN qo.leases e ON e.group_id = f.id AND e.ended_at IS NULL JOIN qo.cursors c ON c.id = e.cursor_id
     WHERE $3::text[] IS NULL OR c.head_kind IS NULL OR c.head_kind = ANY ($3)
 )
 SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM lanes),
@@ -508,10 +508,10 @@ SELECT (SELECT coalesce(sum(waiting), 0)::bigint FROM lanes),
        (SELECT coalesce(sum(unsettled), 0)::bigint FROM held WHERE live),
        least((SELECT min(entered_at) FROM lanes), (SELECT min(entered_at) FROM retries), (SELECT min(due_at) FROM entering)),
        (SELECT min(t) FROM (
-           SELECT (SELECT i.due_at FROM qo.intake i WHERE i.queue = f.name AND i.canceled_at IS NULL AND i.due_at > now.now ORDER BY i.due_at LIMIT 1) AS t FROM fronts f
-           UNION ALL SELECT (SELECT e.expires_at FROM qo.leases e WHERE e.group_id = f.id AND e.ended_at IS NULL AND e.expires_at > now.now ORDER BY e.expires_at LIMIT 1) FROM fronts f
-           UNION ALL SELECT (SELECT c.due_at FROM qo.cursors c WHERE c.group_id = f.id AND c.due_at IS NOT NULL AND c.due_at > now.now ORDER BY c.due_at LIMIT 1) FROM fronts f
-           UNION ALL SELECT (SELECT r.due_at FROM qo.retries r WHERE r.group_id = f.id AND r.token IS NULL AND r.due_at > now.now ORDER BY r.due_at LIMIT 1) FROM fronts f
+           SELECT (SELECT i.due_at FROM qo.intake i WHERE i.queue = f.name AND i.canceled_at IS NULL AND i.due_at > now.now ORDER BY i.due_at LIMIT 1) AS t FROM sources f
+           UNION ALL SELECT (SELECT e.expires_at FROM qo.leases e WHERE e.group_id = f.id AND e.ended_at IS NULL AND e.expires_at > now.now ORDER BY e.expires_at LIMIT 1) FROM sources f
+           UNION ALL SELECT (SELECT c.due_at FROM qo.cursors c WHERE c.group_id = f.id AND c.due_at IS NOT NULL AND c.due_at > now.now ORDER BY c.due_at LIMIT 1) FROM sources f
+           UNION ALL SELECT (SELECT r.due_at FROM qo.retries r WHERE r.group_id = f.id AND r.token IS NULL AND r.due_at > now.now ORDER BY r.due_at LIMIT 1) FROM sources f
            -- A cursor that was left ready over an empty lane is not woken by a push, and nobody is told of that.
            UNION ALL SELECT now.now + interval '5 seconds' WHERE EXISTS (SELECT FROM lanes WHERE waiting <= 0)
        ) moments) - now.now

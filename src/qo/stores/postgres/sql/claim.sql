@@ -3,8 +3,8 @@
 -- A row of an answer: something that was taken; or a want that got nothing, and how long to wait before asking again (a
 -- length, because the asker's clock may not be ours); or, in the first row of a settle, how its items were taken.
 -- `signal` says what must be done before the claim can be made: join a group, move intake, let leases lapse.
-CREATE TYPE qo.served AS (
-    haul qo.haul,
+CREATE TYPE qo.claim_row AS (
+    batch qo.batch,
     want integer,
     wait interval,
     owner_limited boolean,
@@ -59,7 +59,7 @@ BEGIN
             CONTINUE WHEN v_paused;
             v_intake := v_intake OR EXISTS (SELECT FROM qo.intake t WHERE t.queue = v_name AND t.canceled_at IS NULL AND t.due_at <= p_now);
             CONTINUE WHEN v_group IS NULL;
-            w.fronts := w.fronts || v_group;
+            w.sources := w.sources || v_group;
             w.queues := w.queues || v_queue;
             w.ranks := w.ranks || v_rank;
             v_lapse := v_lapse OR EXISTS (SELECT FROM qo.leases e WHERE e.group_id = v_group AND e.ended_at IS NULL AND e.expires_at <= p_now);
@@ -100,14 +100,14 @@ END $$;
 CREATE FUNCTION qo.open_cursors(p_wants qo.want[], p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
     w qo.want;
-    v_front bigint;
+    v_source bigint;
     v_found bigint[] := '{}';
 BEGIN
     FOREACH w IN ARRAY p_wants LOOP
         CONTINUE WHEN w.key IS NOT NULL;
-        FOREACH v_front IN ARRAY w.fronts LOOP
-            v_found := v_found || ARRAY(SELECT c.id FROM qo.cursors c WHERE c.group_id = v_front AND NOT c.keyed AND c.state = 'ready')
-                || ARRAY(SELECT r.cursor_id FROM qo.retries r WHERE r.group_id = v_front AND r.token IS NULL AND r.due_at <= p_now);
+        FOREACH v_source IN ARRAY w.sources LOOP
+            v_found := v_found || ARRAY(SELECT c.id FROM qo.cursors c WHERE c.group_id = v_source AND NOT c.keyed AND c.state = 'ready')
+                || ARRAY(SELECT r.cursor_id FROM qo.retries r WHERE r.group_id = v_source AND r.token IS NULL AND r.due_at <= p_now);
         END LOOP;
     END LOOP;
     RETURN v_found;
@@ -115,10 +115,10 @@ END $$;
 
 -- Serve one want. Open cursors were locked by the caller; keyed ones are locked here, those of others are skipped. `finished`
 -- are lanes in which messages were finished on the way.
-CREATE FUNCTION qo.serve(w qo.want, p_now timestamptz, OUT hauls qo.haul[], OUT contended boolean, OUT met_fragile boolean,
+CREATE FUNCTION qo.claim_from(w qo.want, p_now timestamptz, OUT batches qo.batch[], OUT contended boolean, OUT met_fragile boolean,
                          OUT finished bigint[]) LANGUAGE plpgsql AS $$
 DECLARE
-    v_front bigint;
+    v_source bigint;
     v_keyed boolean := false;       -- whether keyed lanes are ready
     v_unsure boolean := false;
     v_blind boolean;
@@ -135,18 +135,18 @@ DECLARE
     v_lanes integer := 0;
     v_limit integer := w.messages;  -- lanes that may yet be taken from
     v_again boolean := true;
-    h qo.haul;
+    h qo.batch;
     t record;
 BEGIN
-    hauls := '{}';
+    batches := '{}';
     contended := false;
     met_fragile := false;
     finished := '{}';
     v_fragile := w.owner IS NULL OR NOT EXISTS (
         SELECT FROM qo.leases e WHERE e.owner = w.owner AND e.fragile IS NOT NULL AND e.ended_at IS NULL AND e.expires_at > p_now);
-    FOREACH v_front IN ARRAY w.fronts LOOP
+    FOREACH v_source IN ARRAY w.sources LOOP
         -- The index has cursors whose head nobody could look at first.
-        SELECT c.head_kind IS NULL INTO v_blind FROM qo.cursors c WHERE c.group_id = v_front AND c.keyed AND c.state = 'ready'
+        SELECT c.head_kind IS NULL INTO v_blind FROM qo.cursors c WHERE c.group_id = v_source AND c.keyed AND c.state = 'ready'
         ORDER BY c.head_priority DESC, c.head_entered_at, c.lane_id LIMIT 1;
         v_keyed := v_keyed OR FOUND;
         v_unsure := v_unsure OR coalesce(v_blind, false);
@@ -159,7 +159,7 @@ BEGIN
         SELECT k.ids, k.keyed INTO v_ids, v_are_keyed FROM qo.candidates(w, v_limit, v_passed, v_keyed, v_fragile, p_now) k;
         IF NOT v_fragile AND w.key IS NULL THEN
             met_fragile := met_fragile OR EXISTS (
-                SELECT FROM qo.retries r JOIN qo.cursors k ON k.id = r.cursor_id WHERE r.group_id = ANY (w.fronts) AND r.token IS NULL
+                SELECT FROM qo.retries r JOIN qo.cursors k ON k.id = r.cursor_id WHERE r.group_id = ANY (w.sources) AND r.token IS NULL
                 AND r.due_at <= p_now AND r.losses >= 2 AND (w.kinds IS NULL OR k.head_kind = ANY (w.kinds)));
         END IF;
         v_again := false;
@@ -178,7 +178,7 @@ BEGIN
                     v_passed := v_passed || v_ids[v_number : v_end];
                     v_number := v_end + 1;
                     IF cardinality(v_locked) > 0 THEN
-                        hauls := hauls || h;
+                        batches := batches || h;
                         v_count := v_count + cardinality(h.ids);
                         v_lanes := v_lanes + cardinality(h.ids);
                         w.bytes := CASE WHEN cardinality(h.ids) < cardinality(v_locked) THEN 0 ELSE w.bytes - h.bytes END;
@@ -199,7 +199,7 @@ BEGIN
             IF t.finished THEN finished := finished || (t.got).lane_id; END IF;
             met_fragile := met_fragile OR t.outcome = 'fragile';
             IF t.outcome = 'taken' THEN
-                hauls := hauls || t.got;
+                batches := batches || t.got;
                 v_count := v_count + cardinality((t.got).ids);
                 v_lanes := v_lanes + 1;
                 w.bytes := w.bytes - (t.got).bytes;
@@ -218,7 +218,7 @@ CREATE FUNCTION qo.look_again(w qo.want, p_now timestamptz) RETURNS void LANGUAG
 DECLARE
     c qo.cursors;
 BEGIN
-    FOR c IN SELECT * FROM qo.cursors k WHERE k.group_id = ANY (w.fronts) AND k.keyed AND k.state = 'ready' AND k.head_kind IS NULL
+    FOR c IN SELECT * FROM qo.cursors k WHERE k.group_id = ANY (w.sources) AND k.keyed AND k.state = 'ready' AND k.head_kind IS NULL
              ORDER BY k.id LIMIT 100 FOR UPDATE SKIP LOCKED LOOP
         PERFORM qo.rest(c, c.position, c.attempts, c.losses, NULL, p_now);
     END LOOP;
@@ -227,8 +227,8 @@ END $$;
 -- Whether something may be there that could not be seen: a cursor that is ready though its lane shows nothing.
 CREATE FUNCTION qo.left_unsure(w qo.want) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (w.fronts) AND k.keyed AND k.state = 'ready' AND k.head_kind IS NULL)
-        OR w.key IS NULL AND EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (w.fronts) AND NOT k.keyed AND k.state = 'ready'
+    RETURN EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (w.sources) AND k.keyed AND k.state = 'ready' AND k.head_kind IS NULL)
+        OR w.key IS NULL AND EXISTS (SELECT FROM qo.cursors k WHERE k.group_id = ANY (w.sources) AND NOT k.keyed AND k.state = 'ready'
             AND (w.kinds IS NULL OR k.head_kind = ANY (w.kinds)));
 END $$;
 
@@ -247,7 +247,7 @@ BEGIN
     END IF;
     IF w.key IS NOT NULL THEN
         SELECT array_agg(c.id ORDER BY f.rank DESC, c.head_priority DESC, c.head_entered_at, c.lane_id) INTO ids
-        FROM unnest(w.queues, w.fronts, w.ranks) AS f (queue, grp, rank)
+        FROM unnest(w.queues, w.sources, w.ranks) AS f (queue, grp, rank)
         JOIN qo.lanes l ON l.queue_id = f.queue AND l.key = w.key JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = f.grp
         WHERE c.state = 'ready' AND c.head_kind IS NOT NULL AND (w.kinds IS NULL OR c.head_kind = ANY (w.kinds)) AND c.id <> ALL (p_passed);
     ELSIF NOT p_keyed THEN
@@ -258,12 +258,12 @@ BEGIN
                array_agg(k.keyed ORDER BY k.rank DESC, k.priority DESC, k.entered_at, k.lane_id)
         INTO ids, keyed FROM (
             SELECT c.id, f.rank, c.head_priority AS priority, c.head_entered_at AS entered_at, c.lane_id, true AS keyed
-            FROM unnest(w.fronts, w.ranks) AS f (g, rank) CROSS JOIN LATERAL (
+            FROM unnest(w.sources, w.ranks) AS f (g, rank) CROSS JOIN LATERAL (
                 SELECT * FROM qo.cursors o WHERE w.kinds IS NULL AND o.group_id = f.g AND o.keyed AND o.state = 'ready' AND o.head_kind IS NOT NULL
                 ORDER BY o.head_priority DESC, o.head_entered_at, o.lane_id LIMIT v_limit) c
             UNION ALL
             SELECT c.id, f.rank, c.head_priority, c.head_entered_at, c.lane_id, true
-            FROM unnest(w.fronts, w.ranks) AS f (g, rank) CROSS JOIN unnest(w.kinds) kind CROSS JOIN LATERAL (
+            FROM unnest(w.sources, w.ranks) AS f (g, rank) CROSS JOIN unnest(w.kinds) kind CROSS JOIN LATERAL (
                 SELECT * FROM qo.cursors o WHERE o.group_id = f.g AND o.head_kind = kind AND o.keyed AND o.state = 'ready'
                 ORDER BY o.head_priority DESC, o.head_entered_at, o.lane_id LIMIT v_limit) c
             UNION ALL
@@ -276,12 +276,12 @@ END $$;
 -- The open lane to take from, if there is no other to compare it with; none at all is {}.
 CREATE FUNCTION qo.only_open(w qo.want, p_now timestamptz) RETURNS bigint[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_front bigint;
+    v_source bigint;
     v_found bigint[] := '{}';
 BEGIN
-    FOREACH v_front IN ARRAY w.fronts LOOP
-        IF EXISTS (SELECT FROM qo.retries r WHERE r.group_id = v_front AND r.token IS NULL AND r.due_at <= p_now) THEN RETURN NULL; END IF;
-        v_found := v_found || ARRAY(SELECT c.id FROM qo.cursors c WHERE c.group_id = v_front AND NOT c.keyed AND c.state = 'ready'
+    FOREACH v_source IN ARRAY w.sources LOOP
+        IF EXISTS (SELECT FROM qo.retries r WHERE r.group_id = v_source AND r.token IS NULL AND r.due_at <= p_now) THEN RETURN NULL; END IF;
+        v_found := v_found || ARRAY(SELECT c.id FROM qo.cursors c WHERE c.group_id = v_source AND NOT c.keyed AND c.state = 'ready'
                                     AND (w.kinds IS NULL OR c.head_kind = ANY (w.kinds)) LIMIT 2);
         IF cardinality(v_found) > 1 THEN RETURN NULL; END IF;
     END LOOP;
@@ -294,7 +294,7 @@ CREATE FUNCTION qo.open_heads(w qo.want, p_fragile boolean, p_now timestamptz)
 RETURNS TABLE (id bigint, rank integer, priority integer, entered_at timestamptz, lane_id bigint) LANGUAGE sql STABLE
 BEGIN ATOMIC
     SELECT c.id, f.rank, c.head_priority, coalesce(r.entered_at, m.entered_at, p.entered_at), c.lane_id
-    FROM unnest(w.fronts, w.ranks) AS f (g, rank)
+    FROM unnest(w.sources, w.ranks) AS f (g, rank)
     CROSS JOIN LATERAL (SELECT o.* FROM qo.cursors o WHERE o.group_id = f.g AND NOT o.keyed AND o.state = 'ready'
                         UNION SELECT o.* FROM qo.cursors o WHERE o.id IN (SELECT t.cursor_id FROM qo.retries t
                             WHERE t.group_id = f.g AND t.token IS NULL AND t.due_at <= p_now AND (t.losses < 2 OR p_fragile))) c
@@ -317,9 +317,9 @@ CREATE FUNCTION qo.next_moment(w qo.want, p_names text[], p_met_fragile boolean,
 BEGIN
     RETURN (SELECT min(t) FROM (
         SELECT (SELECT i.due_at FROM qo.intake i WHERE i.queue = n AND i.canceled_at IS NULL ORDER BY i.due_at LIMIT 1) AS t FROM unnest(p_names) n
-        UNION ALL SELECT (SELECT e.expires_at FROM qo.leases e WHERE e.group_id = g AND e.ended_at IS NULL ORDER BY e.expires_at LIMIT 1) FROM unnest(w.fronts) g
-        UNION ALL SELECT (SELECT c.due_at FROM qo.cursors c WHERE c.group_id = g AND c.due_at IS NOT NULL ORDER BY c.due_at LIMIT 1) FROM unnest(w.fronts) g
-        UNION ALL SELECT (SELECT r.due_at FROM qo.retries r WHERE r.group_id = g AND r.token IS NULL AND r.due_at > p_now ORDER BY r.due_at LIMIT 1) FROM unnest(w.fronts) g
+        UNION ALL SELECT (SELECT e.expires_at FROM qo.leases e WHERE e.group_id = g AND e.ended_at IS NULL ORDER BY e.expires_at LIMIT 1) FROM unnest(w.sources) g
+        UNION ALL SELECT (SELECT c.due_at FROM qo.cursors c WHERE c.group_id = g AND c.due_at IS NOT NULL ORDER BY c.due_at LIMIT 1) FROM unnest(w.sources) g
+        UNION ALL SELECT (SELECT r.due_at FROM qo.retries r WHERE r.group_id = g AND r.token IS NULL AND r.due_at > p_now ORDER BY r.due_at LIMIT 1) FROM unnest(w.sources) g
         UNION ALL SELECT max(e.expires_at) FROM qo.leases e WHERE p_met_fragile AND e.owner = w.owner AND e.fragile IS NOT NULL
             AND e.ended_at IS NULL AND e.expires_at > p_now
     ) moments);
@@ -332,34 +332,34 @@ END $$;
 
 -- Serve wants whose open cursors are locked.
 CREATE FUNCTION qo.serve_all(p_wants jsonb, p_resolved qo.want[], p_more boolean, p_unnoted boolean, p_now timestamptz)
-RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+RETURNS SETOF qo.claim_row LANGUAGE plpgsql AS $$
 DECLARE
     w qo.want;
     s record;
-    r qo.served;
+    r qo.claim_row;
     v_groups bigint[];
     v_finished bigint[] := '{}';    -- lanes in which messages were finished
 BEGIN
     FOREACH w IN ARRAY p_resolved LOOP
-        s := qo.serve(w, p_now);
+        s := qo.claim_from(w, p_now);
         v_finished := v_finished || s.finished;
         r.want := w.number;
-        r.haul := NULL;
+        r.batch := NULL;
         r.wait := NULL;
         r.contended := p_more OR s.contended;
         r.owner_limited := s.met_fragile;
-        FOR n IN 1..cardinality(s.hauls) LOOP
-            r.haul := s.hauls[n];
+        FOR n IN 1..cardinality(s.batches) LOOP
+            r.batch := s.batches[n];
             RETURN NEXT r;
         END LOOP;
-        CONTINUE WHEN cardinality(s.hauls) > 0;
+        CONTINUE WHEN cardinality(s.batches) > 0;
         r.wait := CASE WHEN p_more THEN interval '0'  -- there is more to bring up to date
                        WHEN s.contended THEN make_interval(secs => 0.005 + 0.015 * random())
                        ELSE qo.next_moment(w, qo.unpaused(p_wants -> w.number), s.met_fragile, p_now) - p_now END;
         RETURN NEXT r;
     END LOOP;
     IF p_unnoted THEN
-        v_groups := ARRAY(SELECT DISTINCT g.id FROM unnest(p_resolved) x CROSS JOIN unnest(x.fronts) f JOIN qo.groups g ON g.id = f
+        v_groups := ARRAY(SELECT DISTINCT g.id FROM unnest(p_resolved) x CROSS JOIN unnest(x.sources) f JOIN qo.groups g ON g.id = f
                           WHERE qo.is_unnoted(g.claimed_at, p_now) ORDER BY g.id);
         -- The default group claims: from now on it holds messages back, if it did not.
         UPDATE qo.queues q SET rules = q.rules || '{"default_group": true}', settings = q.settings - 'default_group'
@@ -431,7 +431,7 @@ END $$;
 -- calls for more than that. A cursor that has nothing beyond is marked idle, under the lane's lock alone; if that is taken, it
 -- stays ready, and whoever claims next looks again.
 CREATE FUNCTION qo.take_plain(c qo.cursors, p_queue text, p_token text, p_messages integer, p_bytes bigint, p_lease double precision,
-                              p_owner text, p_now timestamptz) RETURNS qo.haul LANGUAGE plpgsql AS $$
+                              p_owner text, p_now timestamptz) RETURNS qo.batch LANGUAGE plpgsql AS $$
 DECLARE
     v_until timestamptz := p_now + make_interval(secs => p_lease);
     v_position bigint;
@@ -464,7 +464,7 @@ BEGIN
         END IF;
     END IF;
     RETURN (c.lane_id, p_queue, NULL, c.head_kind, c.head_priority, v_until, v_first, NULL, v_ids, v_payloads, v_created, NULL, NULL, NULL, NULL,
-            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::qo.haul;
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::qo.batch;
 END $$;
 
 -- Refuse tokens that callers chose, if they were used before: whoever comes again with a token must not get another claim's
@@ -481,22 +481,22 @@ BEGIN
 END $$;
 
 -- Serve one want of a call in which others may hold locks for us already: what is not ours is passed over, not waited for.
-CREATE FUNCTION qo.serve_locked(p_wants jsonb, p_number integer, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.claim_locked(p_wants jsonb, p_number integer, p_now timestamptz) RETURNS SETOF qo.claim_row LANGUAGE plpgsql AS $$
 DECLARE
     r record := qo.read_wants(jsonb_build_array(p_wants -> p_number), p_now, true);
     w qo.want := r.wants[1];
 BEGIN
     w.number := p_number;
-    w.fronts := coalesce(w.fronts, '{}');   -- its group is gone
+    w.sources := coalesce(w.sources, '{}');   -- its group is gone
     w.queues := coalesce(w.queues, '{}');
     RETURN QUERY SELECT * FROM qo.serve_all(p_wants, ARRAY[w], r.more OR r.signal IS NOT NULL, false, p_now);
 END $$;
 
 -- Serve plain wants. The open cursors of their groups are locked.
-CREATE FUNCTION qo.serve_plain(p_wants jsonb, p qo.short_claims, p_groups bigint[], p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.claim_plain(p_wants jsonb, p qo.short_claims, p_groups bigint[], p_now timestamptz) RETURNS SETOF qo.claim_row LANGUAGE plpgsql AS $$
 DECLARE
-    r qo.served;
-    h qo.haul;
+    r qo.claim_row;
+    h qo.batch;
     c qo.cursors;
     v_queue text;
     v_lease double precision;
@@ -515,20 +515,20 @@ BEGIN
         END IF;
         IF h.ids IS NOT NULL THEN
             r.want := i - 1;
-            r.haul := h;
+            r.batch := h;
             RETURN NEXT r;
         ELSE
-            RETURN QUERY SELECT * FROM qo.serve_locked(p_wants, i - 1, p_now);
+            RETURN QUERY SELECT * FROM qo.claim_locked(p_wants, i - 1, p_now);
         END IF;
     END LOOP;
 END $$;
 
 -- Claim for one plain want.
 CREATE FUNCTION qo.claim_one(p_wants jsonb, p_token text, p_queue text, p_group text, p_messages integer, p_lease double precision,
-                             p_owner text, p_fresh boolean, p_kinds text, p_bytes bigint, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+                             p_owner text, p_fresh boolean, p_kinds text, p_bytes bigint, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.claim_row LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    r qo.served;
+    r qo.claim_row;
     c qo.cursors;
     v_group bigint;
     v_lease double precision;
@@ -545,13 +545,13 @@ BEGIN
         SELECT * INTO c FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed AND k.state = 'ready'
             AND (p_kinds IS NULL OR p_kinds::jsonb ? k.head_kind) ORDER BY k.id LIMIT 1 FOR UPDATE;
         IF FOUND THEN
-            r.haul := qo.take_plain(c, p_queue, p_token, p_messages, p_bytes, v_lease, p_owner, coalesce(p_now, clock_timestamp()));
-            IF (r.haul).ids IS NOT NULL THEN
+            r.batch := qo.take_plain(c, p_queue, p_token, p_messages, p_bytes, v_lease, p_owner, coalesce(p_now, clock_timestamp()));
+            IF (r.batch).ids IS NOT NULL THEN
                 r.want := 0;
                 RETURN NEXT r;
                 RETURN;
             END IF;
-            RETURN QUERY SELECT * FROM qo.serve_locked(p_wants, 0, coalesce(p_now, clock_timestamp()));
+            RETURN QUERY SELECT * FROM qo.claim_locked(p_wants, 0, coalesce(p_now, clock_timestamp()));
             RETURN;
         END IF;
     END IF;
@@ -559,19 +559,19 @@ BEGIN
 END $$;
 
 -- Claim.
-CREATE FUNCTION qo.claim(p_wants jsonb, p_plain qo.short_claims, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.claim(p_wants jsonb, p_plain qo.short_claims, p_moved boolean, p_now timestamptz) RETURNS SETOF qo.claim_row LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_groups bigint[] := qo.plain_groups(p_plain, v_now);
     r record;
-    v_answer qo.served;
+    v_answer qo.claim_row;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     IF jsonb_path_exists(p_wants, '$[*].named') THEN PERFORM qo.check_tokens(p_wants); END IF;
     IF v_groups IS NOT NULL THEN
         PERFORM FROM qo.cursors WHERE group_id = ANY (v_groups) AND NOT keyed AND state = 'ready' ORDER BY id FOR UPDATE;
-        RETURN QUERY SELECT * FROM qo.serve_plain(p_wants, p_plain, v_groups, coalesce(p_now, clock_timestamp()));
+        RETURN QUERY SELECT * FROM qo.claim_plain(p_wants, p_plain, v_groups, coalesce(p_now, clock_timestamp()));
         RETURN;
     END IF;
     r := qo.read_wants(p_wants, v_now, p_moved);
@@ -585,10 +585,10 @@ BEGIN
 END $$;
 
 -- What a token holds, as the answer to its claim.
-CREATE FUNCTION qo.claimed(p_token text, p_number integer) RETURNS SETOF qo.served LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION qo.claimed(p_token text, p_number integer) RETURNS SETOF qo.claim_row LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    r qo.served;
-    h qo.haul;
+    r qo.claim_row;
+    h qo.batch;
     e qo.leases;
     c qo.cursors;
 BEGIN
@@ -607,7 +607,7 @@ BEGIN
             WHERE NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = o)) t;
         CONTINUE WHEN h.offsets IS NULL;
         h.sealed_since := (SELECT (q.rules ->> 'sealed_since')::timestamptz FROM qo.queues q WHERE q.name = h.queue);
-        r.haul := qo.load(h);
+        r.batch := qo.load(h);
         RETURN NEXT r;
     END LOOP;
 END $$;

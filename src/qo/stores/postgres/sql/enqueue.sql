@@ -25,7 +25,7 @@ BEGIN
     INSERT INTO qo.intake (id, queue, key, kind, priority, payload, headers, created_at, due_at, ttl, dedupe)
     VALUES (p_id, p_queue, p_key, p_kind, p_priority, p_payload, p_headers, clock_timestamp(),
             coalesce(p_due, clock_timestamp() + make_interval(secs => coalesce(p_delay, 0))), p_ttl, p_dedupe);
-    IF p_notify THEN PERFORM qo.tell(ARRAY[p_queue]); END IF;
+    IF p_notify THEN PERFORM qo.hint(ARRAY[p_queue]); END IF;
     RETURN p_id;
 END $$;
 

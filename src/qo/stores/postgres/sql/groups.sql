@@ -26,7 +26,7 @@ BEGIN
     END IF;
     UPDATE qo.cursors k SET head_kind = l.kind, head_priority = l.priority FROM qo.lanes l
     WHERE k.group_id = v_group AND NOT k.keyed AND l.id = k.lane_id;
-    PERFORM qo.tell(ARRAY[p_queue]);
+    PERFORM qo.hint(ARRAY[p_queue]);
     RETURN true;
 END $$;
 
@@ -85,7 +85,7 @@ BEGIN
     FOR c IN SELECT * FROM qo.cursors k WHERE k.lane_id = ANY (v_lanes) AND k.group_id = p_group ORDER BY k.id LOOP
         PERFORM qo.stand_at(c, p_to, p_time, p_offset, v_now);
     END LOOP;
-    PERFORM qo.tell(NULL);
+    PERFORM qo.hint(NULL);
     RETURN cardinality(v_lanes);
 END $$;
 
@@ -148,7 +148,7 @@ BEGIN
         v_attempts := CASE WHEN c.keyed AND v_place."offset" = c.position THEN c.attempts ELSE 0 END;
         IF c.keyed AND c.state <> 'leased' THEN
             PERFORM qo.rest(c, c.position, c.attempts, c.losses, CASE WHEN c.state = 'blocked' THEN c.due_at END, v_now);
-            PERFORM qo.tell(ARRAY[q.name]);
+            PERFORM qo.hint(ARRAY[q.name]);
         ELSIF NOT c.keyed THEN
             PERFORM qo.rest(c, qo.position_of(c), 0, 0, NULL, v_now);
         END IF;
@@ -158,8 +158,8 @@ BEGIN
     RETURN 'canceled';
 END $$;
 
--- Have the end of these messages told. Those in lanes are looked at under the lock that finishing them takes, so that
--- an end is either seen by whoever looks after this, or told.
+-- Send a hint at the end of these messages. Those in lanes are looked at under the lock that finishing them takes, so that
+-- an end is either seen by whoever looks after this, or sends a hint.
 CREATE FUNCTION qo.watch(p_ids uuid[], p_until timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM qo.cursors c WHERE c.id IN (
@@ -200,5 +200,5 @@ BEGIN
         WHERE x.queue_id = q.id AND x.scope = 'key:' || d.key AND x.key = d.headers::json ->> 'qo-transaction' AND x.message_id = d.id;
     END LOOP;
     PERFORM qo.to_tidy(ARRAY(SELECT DISTINCT unnest(v_lanes)), v_now);
-    PERFORM qo.tell(ARRAY[p_queue]);
+    PERFORM qo.hint(ARRAY[p_queue]);
 END $$;

@@ -18,7 +18,7 @@ BEGIN
 END $$;
 
 -- Tell other processes that these queues may have work. NULL: any queue.
-CREATE FUNCTION qo.tell(p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.hint(p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_text text := coalesce(array_to_json(p_queues)::text, '*');
 BEGIN
@@ -57,7 +57,7 @@ BEGIN
     SELECT DISTINCT ON (f.name) q.id, f.name, f.start_at, f.start_time, p_now FROM qo.group_filters f
     WHERE f.name <> 'default' AND coalesce(f.namespace = p_namespace, true) AND coalesce(f.task = p_task, true)
     ORDER BY f.name, f.id;
-    PERFORM qo.tell(ARRAY[p_name]);
+    PERFORM qo.hint(ARRAY[p_name]);
     RETURN q;
 END $$;
 

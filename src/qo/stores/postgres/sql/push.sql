@@ -17,7 +17,7 @@ BEGIN
 END $$;
 
 -- Whether a message is completed, dead, canceled or removed, for the default group. A lease that has run out must be
--- given back before that can be told: then this says NULL.
+-- given back before that can be known: then this says NULL.
 CREATE FUNCTION qo.is_finished(q qo.queues, p_id uuid, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_place record;
@@ -133,7 +133,7 @@ BEGIN
     END IF;
     IF EXISTS (SELECT FROM qo.cursors WHERE lane_id = ANY (v_lanes) AND state = 'idle')
             AND qo.wake(v_lanes, p_kinds, p_priorities, v_entered, '{}', NULL) > 0 THEN
-        PERFORM qo.tell(ARRAY(SELECT DISTINCT unnest(p_queues)));
+        PERFORM qo.hint(ARRAY(SELECT DISTINCT unnest(p_queues)));
     END IF;
     PERFORM qo.to_tidy(v_lanes, v_now);
     RETURN NULL;
@@ -203,7 +203,7 @@ RETURN CASE WHEN p_dedupe ->> 'scope' = 'queue' THEN ''
             WHEN p_key IS NOT NULL THEN 'key:' || p_key ELSE 'open:' || p_priority || ':' || p_kind END;
 
 -- Take a dedupe key for a message, or find who holds it. The caller has locked the key's row, or inserts it here.
--- Raises `qo: lapse`, and the holder, if that can only be told after a lease that has run out was given back.
+-- Raises `qo: lapse`, and the holder, if that can only be known after a lease that has run out was given back.
 CREATE FUNCTION qo.holder(q qo.queues, p_dedupe jsonb, p_scope text, p_id uuid, p_on_the_way uuid[], p_now timestamptz)
 RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
@@ -317,7 +317,7 @@ DECLARE
     v_on_the_way uuid[] := '{}';    -- what was judged to come
     v_lanes bigint[];
     v_queues bigint[] := '{}';
-    v_told boolean := false;
+    v_hint boolean := false;
     v_due timestamptz;
     v_first uuid;
     v_repeat boolean;
@@ -367,7 +367,7 @@ BEGIN
                     INSERT INTO qo.intake (id, queue, key, kind, priority, payload, headers, created_at, due_at, ttl)
                     VALUES (p_ids[i], p_queues[i], p_keys[i], p_kinds[i], p_priorities[i], p_payloads[i], p_headers[i], v_now,
                             p_dues[i], p_ttls[i]);
-                    v_told := true;
+                    v_hint := true;
                 ELSE
                     v_enters[i] := true;
                 END IF;
@@ -389,18 +389,18 @@ BEGIN
             v_number := v_number + 1;
             IF q.name <> p_queues[i] THEN q := qo.queue_to_use(p_queues[i], v_now); END IF;
             IF p_keys[i] IS NOT NULL THEN
-                v_told := qo.enter_of_key(q, v_lanes[v_number], p_keys[i], v_due, v_now) OR v_told;
+                v_hint := qo.enter_of_key(q, v_lanes[v_number], p_keys[i], v_due, v_now) OR v_hint;
             END IF;
-            v_told := qo.append(q, v_lanes[v_number], p_keys[i] IS NOT NULL, p_ids[i], p_kinds[i], p_priorities[i], p_payloads[i],
-                                p_headers[i], v_now, p_dues[i], qo.life(q, p_ttls[i], p_dues[i], v_now), NULL, NULL, v_now) OR v_told;
+            v_hint := qo.append(q, v_lanes[v_number], p_keys[i] IS NOT NULL, p_ids[i], p_kinds[i], p_priorities[i], p_payloads[i],
+                                p_headers[i], v_now, p_dues[i], qo.life(q, p_ttls[i], p_dues[i], v_now), NULL, NULL, v_now) OR v_hint;
         END LOOP;
-        IF EXISTS (SELECT FROM qo.cursors k WHERE k.lane_id = ANY (v_lanes) AND k.hold > 0) THEN PERFORM qo.wake_full(v_lanes); v_told := true; END IF;
+        IF EXISTS (SELECT FROM qo.cursors k WHERE k.lane_id = ANY (v_lanes) AND k.hold > 0) THEN PERFORM qo.wake_full(v_lanes); v_hint := true; END IF;
         PERFORM qo.to_tidy(ARRAY(SELECT DISTINCT unnest(v_lanes)), v_now);
     END IF;
     FOR q IN SELECT * FROM qo.queues k WHERE k.id = ANY (v_coming) LOOP
         IF qo.unsettled(q, v_now) > (q.rules ->> 'max_size')::bigint THEN RAISE EXCEPTION 'qo: full %', q.name; END IF;
     END LOOP;
-    IF v_told THEN PERFORM qo.tell(ARRAY(SELECT DISTINCT unnest(p_queues))); END IF;
+    IF v_hint THEN PERFORM qo.hint(ARRAY(SELECT DISTINCT unnest(p_queues))); END IF;
 END $$;
 
 -- Push messages of keyed lanes that have a name there and headers, and nothing more to say, in a few statements for all of them. Answers as
@@ -480,7 +480,7 @@ BEGIN
         IF EXISTS (SELECT FROM qo.cursors WHERE lane_id = ANY (v_distinct) AND state = 'idle')
                 AND qo.wake(v_distinct, ARRAY(SELECT p_kinds[n] FROM unnest(v_heads) WITH ORDINALITY AS h (n, o) ORDER BY o),
                             ARRAY(SELECT p_priorities[n] FROM unnest(v_heads) WITH ORDINALITY AS h (n, o) ORDER BY o), v_entered, '{}', NULL) > 0 THEN
-            PERFORM qo.tell(ARRAY(SELECT DISTINCT unnest(p_queues)));
+            PERFORM qo.hint(ARRAY(SELECT DISTINCT unnest(p_queues)));
         END IF;
         PERFORM qo.to_tidy(v_distinct, v_now);
     END IF;
@@ -492,13 +492,13 @@ END $$;
 CREATE FUNCTION qo.enter_of_key(q qo.queues, p_lane bigint, p_key text, p_due timestamptz, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     i qo.intake;
-    v_told boolean := false;
+    v_hint boolean := false;
 BEGIN
     FOR i IN SELECT * FROM qo.intake t WHERE t.queue = q.name AND t.key = p_key AND t.canceled_at IS NULL AND t.due_at <= p_due
              ORDER BY t.due_at, t.id FOR UPDATE LOOP
-        v_told := qo.enter(q, i, p_lane, p_now) OR v_told;
+        v_hint := qo.enter(q, i, p_lane, p_now) OR v_hint;
     END LOOP;
-    RETURN v_told;
+    RETURN v_hint;
 END $$;
 
 -- Move one intake row into its lane, which the caller has locked.
@@ -527,7 +527,7 @@ DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_rows qo.intake[];
     v_lanes bigint[];
-    v_told boolean := false;
+    v_hint boolean := false;
     q qo.queues;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
@@ -547,10 +547,10 @@ BEGIN
         -- Lanes before intake, as a push does; a row may have been canceled, or have entered with a push, meanwhile.
         PERFORM FROM qo.intake t WHERE t.id = (v_rows[n]).id AND t.canceled_at IS NULL FOR UPDATE;
         CONTINUE WHEN NOT FOUND;
-        v_told := qo.enter(q, v_rows[n], v_lanes[n], v_now) OR v_told;
+        v_hint := qo.enter(q, v_rows[n], v_lanes[n], v_now) OR v_hint;
     END LOOP;
     IF q.rules ->> 'window' <> '0.0' THEN PERFORM qo.wake_full(v_lanes); END IF;
-    IF v_told THEN PERFORM qo.tell(ARRAY[p_queue]); END IF;
+    IF v_hint THEN PERFORM qo.hint(ARRAY[p_queue]); END IF;
     PERFORM qo.to_tidy(v_lanes, v_now);
     RETURN cardinality(v_rows) = p_limit;
 END $$;

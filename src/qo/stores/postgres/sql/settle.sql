@@ -134,7 +134,7 @@ CREATE FUNCTION qo.settle_open(q qo.queues, c qo.cursors, e qo.leases, p_items q
 RETURNS qo.taken[] LANGUAGE plpgsql AS $$
 DECLARE
     v_count integer := cardinality(p_items);
-    v_told boolean := false;
+    v_hint boolean := false;
     v_offsets bigint[];
     v_verdicts text[];
     v_done bigint[];
@@ -187,7 +187,7 @@ BEGIN
             f := qo.fate_of_report(q, e, i, r.attempts, r.losses, p_draw, p_now);
             v_verdicts := v_verdicts || f.verdict;
             IF f.at IS NOT NULL THEN
-                v_told := true;
+                v_hint := true;
                 PERFORM qo.wait(c, i."offset", f.attempts, f.losses, f.at, v_fresh);
                 IF f.verdict = 'retrying' THEN
                     PERFORM qo.note_event(q, c.group_id, c.lane_id, i."offset", 'queued', format('attempt %s failed', f.attempts), p_now);
@@ -208,9 +208,9 @@ BEGIN
             started = e.started, ended_at = CASE WHEN v_ended THEN p_now END
         WHERE token = e.token AND lane_id = e.lane_id;
         IF e.fragile IS NOT NULL AND (v_ended OR v_fragile IS NULL) THEN
-            PERFORM qo.tell(NULL);  -- its owner may now take another such message, in any queue
-        ELSIF v_told THEN
-            PERFORM qo.tell(ARRAY[q.name]);
+            PERFORM qo.hint(NULL);  -- its owner may now take another such message, in any queue
+        ELSIF v_hint THEN
+            PERFORM qo.hint(ARRAY[q.name]);
         END IF;
     END IF;
     RETURN qo.answer_items(e, p_items, v_offsets, v_verdicts, '{}', v_ended);
@@ -325,7 +325,7 @@ BEGIN
     PERFORM qo.keep_verdicts(e, v_offsets, v_verdicts);
     IF v_ended THEN
         UPDATE qo.leases SET ended_at = p_now, fragile = NULL, started = e.started WHERE token = e.token AND lane_id = e.lane_id;
-        IF e.fragile IS NOT NULL THEN PERFORM qo.tell(NULL); END IF;
+        IF e.fragile IS NOT NULL THEN PERFORM qo.hint(NULL); END IF;
     END IF;
     RETURN qo.answer_items(e, p_items, v_offsets, v_verdicts, v_given_back, v_ended);
 END $$;
@@ -358,7 +358,7 @@ END $$;
 CREATE FUNCTION qo.tell_of_head(q qo.queues, c qo.cursors) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM qo.cursors n WHERE n.id = c.id AND n.state = 'ready' AND n.head_kind IS DISTINCT FROM c.head_kind) THEN
-        PERFORM qo.tell(ARRAY[q.name]);
+        PERFORM qo.hint(ARRAY[q.name]);
     END IF;
 END $$;
 
@@ -366,12 +366,12 @@ END $$;
 -- each message was started may be said, in microseconds from `p_base`: lists of offsets and of these, by lease. Signal 'items': it is not that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
 CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_offsets text[], p_starts text[],
                                p_base timestamptz, p_wants jsonb, p_plain qo.short_claims, p_now timestamptz)
-RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+RETURNS SETOF qo.claim_row LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     r record;
     e record;
-    v_answer qo.served;
+    v_answer qo.claim_row;
     v_groups bigint[];
     v_open bigint[] := '{}';
     v_count integer := 0;
@@ -453,7 +453,7 @@ BEGIN
     UPDATE qo.leases x SET settled = x.settled + i.done, ended_at = CASE WHEN i.over THEN v_now END, fragile = CASE WHEN NOT i.over THEN x.fragile END
     FROM unnest(p_tokens, p_lanes, p_done, v_ended) AS i (token, lane, done, over) WHERE x.token = i.token AND x.lane_id = i.lane;
     IF cardinality(v_cursors) > 0 THEN PERFORM qo.rest_all(v_cursors, v_positions); END IF;
-    IF v_fragile THEN PERFORM qo.tell(NULL); END IF;
+    IF v_fragile THEN PERFORM qo.hint(NULL); END IF;
     IF EXISTS (SELECT FROM qo.watched) THEN
         PERFORM qo.tell_watchers(ARRAY(SELECT p_lanes[n] FROM unnest(v_awaited) n), ARRAY(SELECT p_done[n] FROM unnest(v_awaited) n));
     END IF;
@@ -467,7 +467,7 @@ BEGIN
     IF v_answer.signal IS NOT NULL THEN
         RETURN;
     ELSIF v_groups IS NOT NULL AND cardinality(v_cursors) = 0 THEN
-        RETURN QUERY SELECT * FROM qo.serve_plain(p_wants, p_plain, v_groups, v_now);
+        RETURN QUERY SELECT * FROM qo.claim_plain(p_wants, p_plain, v_groups, v_now);
     ELSIF v_groups IS NOT NULL THEN     -- keyed lanes have become ready
         r := qo.read_wants(p_wants, v_now, true);
         RETURN QUERY SELECT * FROM qo.serve_all(p_wants, r.wants, r.more, false, v_now);
@@ -504,7 +504,7 @@ DECLARE
     v_rested bigint[];
     v_dry bigint[];
     v_lanes bigint[];
-    v_told bigint[];
+    v_hint bigint[];
     v_more bigint[];
 BEGIN
     WITH rested AS (
@@ -512,9 +512,9 @@ BEGIN
             head_priority = h.priority, head_entered_at = h.entered_at, due_at = h.expires_at
         FROM unnest(p_cursors, p_positions) AS p (id, position) CROSS JOIN LATERAL (SELECT * FROM qo.cursors x WHERE x.id = p.id LIMIT 1) c
         CROSS JOIN LATERAL qo.heads(c.id, c.lane_id, c.group_id, p.position) h WHERE k.id = p.id
-        RETURNING k.id, CASE WHEN k.head_kind IS DISTINCT FROM c.head_kind THEN k.lane_id END AS told
+        RETURNING k.id, CASE WHEN k.head_kind IS DISTINCT FROM c.head_kind THEN k.lane_id END AS hinted
     )
-    SELECT array_agg(id), array_agg(told) FILTER (WHERE told IS NOT NULL) INTO v_rested, v_told FROM rested;
+    SELECT array_agg(id), array_agg(hinted) FILTER (WHERE hinted IS NOT NULL) INTO v_rested, v_hint FROM rested;
     IF cardinality(v_rested) IS DISTINCT FROM cardinality(p_cursors) THEN
         v_dry := ARRAY(SELECT x FROM unnest(p_cursors) x EXCEPT SELECT unnest(v_rested));
         -- Idle is decided under the lane's lock alone.
@@ -526,13 +526,13 @@ BEGIN
                 attempts = 0, losses = 0, head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered_at, due_at = h.expires_at
             FROM unnest(p_cursors, p_positions) AS p (id, position) CROSS JOIN LATERAL (SELECT * FROM qo.cursors x WHERE x.id = p.id LIMIT 1) c
             LEFT JOIN LATERAL qo.heads(c.id, c.lane_id, c.group_id, p.position) h ON true WHERE k.id = p.id AND k.id = ANY (v_dry)
-            RETURNING CASE WHEN k.state = 'ready' AND k.head_kind IS DISTINCT FROM c.head_kind THEN k.lane_id END AS told
+            RETURNING CASE WHEN k.state = 'ready' AND k.head_kind IS DISTINCT FROM c.head_kind THEN k.lane_id END AS hinted
         )
-        SELECT array_agg(told) FILTER (WHERE told IS NOT NULL) INTO v_more FROM rested;
+        SELECT array_agg(hinted) FILTER (WHERE hinted IS NOT NULL) INTO v_more FROM rested;
     END IF;
     DELETE FROM qo.skips s USING qo.cursors c WHERE c.id = ANY (p_cursors) AND s.cursor_id = c.id AND s."offset" < c.position;
-    IF v_told IS NOT NULL OR v_more IS NOT NULL THEN
-        PERFORM qo.tell(ARRAY(SELECT DISTINCT q.name FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id WHERE l.id = ANY (v_told || v_more)));
+    IF v_hint IS NOT NULL OR v_more IS NOT NULL THEN
+        PERFORM qo.hint(ARRAY(SELECT DISTINCT q.name FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id WHERE l.id = ANY (v_hint || v_more)));
     END IF;
 END $$;
 
@@ -540,11 +540,11 @@ END $$;
 -- answers come in the first row.
 CREATE FUNCTION qo.settle(p_tokens text[], p_lanes bigint[], p_offsets bigint[], p_whats text[], p_errors text[],
                           p_afters double precision[], p_results bytea[], p_started timestamptz[], p_wants jsonb, p_draw double precision,
-                          p_now timestamptz) RETURNS SETOF qo.served LANGUAGE plpgsql AS $$
+                          p_now timestamptz) RETURNS SETOF qo.claim_row LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     r record;
-    v_answer qo.served;
+    v_answer qo.claim_row;
     v_open bigint[] := '{}';
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
@@ -582,7 +582,7 @@ DECLARE
     v_now timestamptz;
     v_token text;
     v_seconds double precision;
-    v_said jsonb := (SELECT jsonb_object_agg(g.place, g.offsets) FROM (     -- what has started, by token and lane
+    v_starts jsonb := (SELECT jsonb_object_agg(g.place, g.offsets) FROM (     -- what has started, by token and lane
         SELECT s.t || ' ' || s.l AS place, jsonb_agg(s.o) AS offsets
         FROM unnest(p_started_tokens, p_started_lanes, p_started_offsets) AS s (t, l, o) GROUP BY 1) g);
     v_started jsonb;
@@ -603,7 +603,7 @@ BEGIN
         FOR e IN SELECT * FROM (SELECT * FROM qo.leases x WHERE x.token = v_token OFFSET 0) l
                 WHERE l.ended_at IS NULL AND l.expires_at > v_now ORDER BY l.lane_id LOOP
             v_started := e.started;
-            FOR v_offset IN SELECT o::bigint FROM jsonb_array_elements_text(v_said -> (v_token || ' ' || e.lane_id)) o
+            FOR v_offset IN SELECT o::bigint FROM jsonb_array_elements_text(v_starts -> (v_token || ' ' || e.lane_id)) o
                     WHERE NOT coalesce(e.started ? o, false) LOOP
                 v_started := coalesce(v_started, '{}') || jsonb_build_object(v_offset::text, v_now);
                 SELECT k.* INTO STRICT q FROM qo.queues k JOIN qo.lanes l ON l.queue_id = k.id WHERE l.id = e.lane_id;

@@ -1,10 +1,10 @@
 -- take: what a claim gets of a lane.
 
--- A want as the functions use it: its fronts are groups in queues that are not paused.
+-- A want as the functions use it: its sources are groups in queues that are not paused.
 CREATE TYPE qo.want AS (
     number integer,
     token text,
-    fronts bigint[],        -- ids of groups
+    sources bigint[],        -- ids of groups
     queues bigint[],        -- of which queue each is
     kinds text[],
     key text,
@@ -20,7 +20,7 @@ CREATE TYPE qo.want AS (
 
 -- What a claim took, in the order in which it is delivered: of one lane, or the heads of many. Lists are as long as
 -- `ids`; NULL stands for one that would say nothing.
-CREATE TYPE qo.haul AS (
+CREATE TYPE qo.batch AS (
     lane_id bigint,
     queue text,
     key text,
@@ -51,8 +51,8 @@ CREATE TYPE qo.haul AS (
 CREATE FUNCTION qo.size_of(p_payload bytea, p_headers text) RETURNS bigint LANGUAGE sql IMMUTABLE
 RETURN octet_length(p_payload)::bigint + coalesce(octet_length(p_headers), 0);
 
--- The messages at the offsets of a haul, which are all of one lane.
-CREATE FUNCTION qo.load(h qo.haul) RETURNS qo.haul LANGUAGE plpgsql STABLE AS $$
+-- The messages at the offsets of a batch, which are all of one lane.
+CREATE FUNCTION qo.load(h qo.batch) RETURNS qo.batch LANGUAGE plpgsql STABLE AS $$
 BEGIN
     SELECT array_agg(m.id ORDER BY o.n), array_agg(m.payload ORDER BY o.n), array_agg(m.created_at ORDER BY o.n),
            array_agg(m.entered_at ORDER BY o.n), array_agg(m.kind ORDER BY o.n), array_agg(m.priority ORDER BY o.n),
@@ -67,8 +67,8 @@ END $$;
 
 -- The messages of a lane from a position on, up to so many and so many bytes, if they stand in a row, none among them is to be
 -- passed, and none has more to say than its payload. `last` is the end of the row; NULL if it is not that simple.
-CREATE FUNCTION qo.load_row(h qo.haul, c qo.cursors, p_kinds text[], p_position bigint, p_room integer, p_bytes bigint, p_now timestamptz,
-                            OUT got qo.haul, OUT last bigint) LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION qo.load_row(h qo.batch, c qo.cursors, p_kinds text[], p_position bigint, p_room integer, p_bytes bigint, p_now timestamptz,
+                            OUT got qo.batch, OUT last bigint) LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_count integer;
     v_odd boolean;
@@ -99,7 +99,7 @@ END $$;
 -- How it went: 'taken'; 'nothing'; 'busy', others are at it; 'fragile', it must not be taken by this owner now. `finished`:
 -- messages were finished on the way.
 CREATE FUNCTION qo.take(w qo.want, p_cursor bigint, p_room integer, p_fragile boolean, p_now timestamptz,
-                        OUT got qo.haul, OUT outcome text, OUT fragile boolean, OUT finished boolean) LANGUAGE plpgsql AS $$
+                        OUT got qo.batch, OUT outcome text, OUT fragile boolean, OUT finished boolean) LANGUAGE plpgsql AS $$
 DECLARE
     c qo.cursors;
     l qo.lanes;
@@ -258,7 +258,7 @@ BEGIN
         -- A head that was not passed, because its kind is not wanted, keeps what it has.
         PERFORM qo.rest(c, p_end, CASE WHEN p_end = c.position THEN c.attempts ELSE 0 END,
                         CASE WHEN p_end = c.position THEN c.losses ELSE 0 END, NULL, p_now);
-        PERFORM qo.tell(ARRAY[q.name]);
+        PERFORM qo.hint(ARRAY[q.name]);
     ELSIF w.at_delivery THEN
         PERFORM qo.rest(c, p_end, 0, 0, NULL, p_now);
         PERFORM qo.tell_of_head(q, c);
@@ -301,9 +301,9 @@ END $$;
 
 -- Take the heads of keyed lanes, one message each, in one go, as far as the want's bytes go. The cursors are locked and ready.
 -- NULL, and nothing done, if one of them is not that simple: lost before, to be passed, sealed, its claim to be recorded.
-CREATE FUNCTION qo.take_heads(w qo.want, p_cursors bigint[], p_now timestamptz) RETURNS qo.haul LANGUAGE plpgsql AS $$
+CREATE FUNCTION qo.take_heads(w qo.want, p_cursors bigint[], p_now timestamptz) RETURNS qo.batch LANGUAGE plpgsql AS $$
 DECLARE
-    got qo.haul;
+    got qo.batch;
 BEGIN
     WITH found AS MATERIALIZED (
         SELECT c.id AS cursor_id, c.group_id, c.epoch, c.attempts, c.head_priority, c.head_entered_at, l.key, q.name AS queue, m.*,

@@ -268,7 +268,7 @@ BEGIN
     UPDATE qo.cursors c SET state = 'idle', attempts = 0, losses = 0, head_entered_at = NULL, due_at = NULL, position = l.floor,
         epoch = epoch + 1 FROM qo.lanes l WHERE c.id = ANY (v_cursors) AND l.id = c.lane_id;
     IF cardinality(v_lanes) > 0 THEN PERFORM qo.to_tidy(v_lanes, v_now); END IF;
-    PERFORM qo.tell(NULL);
+    PERFORM qo.hint(NULL);
     RETURN v_count;
 END $$;
 

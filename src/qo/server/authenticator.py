@@ -76,7 +76,7 @@ class Remembered(NamedTuple):
     token: Token | None
 
 
-class Gate:
+class Authenticator:
     """Looks tokens up, and remembers for a few seconds what it found."""
 
     def __init__(

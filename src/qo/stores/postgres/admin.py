@@ -17,7 +17,7 @@ from qo.core.message import MessageId, message_ids
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import CancelAnswer
 from qo.core.queue import QueueSettings
-from qo.stores.answers import again, kept
+from qo.stores.idempotency import again, kept
 from qo.stores.postgres import inspect, schema
 from qo.stores.postgres.claim import ADVANCE_LIMIT, ADVANCE_ROUNDS
 from qo.stores.postgres.pool import Connection
@@ -83,7 +83,7 @@ async def cancel(engine: PostgresEngine, ids: Sequence[MessageId], group: str) -
 
 
 async def purge_dead(engine: PostgresEngine, queue: str, group: str, ids: Sequence[MessageId] | None) -> int:
-    _, group_id = await inspect.front(engine, queue, group)
+    _, group_id = await inspect.group_of(engine, queue, group)
     return int(await engine.value("purge_dead", engine.sql.purge_dead, group_id, None if ids is None else list(ids)))
 
 
@@ -131,7 +131,7 @@ async def lapse_queue(engine: PostgresEngine, queue: str) -> None:
 async def lapse_group(engine: PostgresEngine, queue: str, group: str) -> None:
     """The same, before a seek. That there is no such group is for the seek to say, unless its nonce has an answer."""
     try:
-        _, group_id = await inspect.front(engine, queue, group)
+        _, group_id = await inspect.group_of(engine, queue, group)
     except NotFound:
         return
     await _lapse_lost(engine, [group_id])
@@ -184,7 +184,7 @@ async def delete_group(engine: PostgresEngine, queue: str, group: str) -> bool:
 
 
 async def seek(engine: PostgresEngine, queue: str, group: str, to: Start | int, key: str | None) -> int:
-    queue_id, group_id = await inspect.front(engine, queue, group)
+    queue_id, group_id = await inspect.group_of(engine, queue, group)
     at, time = (to.at.value, to.time) if isinstance(to, Start) else (None, None)
     offset = to if isinstance(to, int) else None
     moved = int(await engine.value("seek", engine.sql.seek, queue_id, group_id, at, time, offset, key, engine.now))
@@ -196,7 +196,7 @@ async def seek(engine: PostgresEngine, queue: str, group: str, to: Start | int, 
 async def retry_dead(
     engine: PostgresEngine, queue: str, group: str, ids: Sequence[MessageId] | None
 ) -> list[MessageId]:
-    _, group_id = await inspect.front(engine, queue, group)
+    _, group_id = await inspect.group_of(engine, queue, group)
 
     async def work(connection: Connection, _: bool) -> list[MessageId]:
         async with connection.transaction():

@@ -1,6 +1,6 @@
--- commit: what is said about messages of keyed lanes by their names there, as other systems acknowledge.
+-- ack: what is said about messages of keyed lanes by their names there, as other systems acknowledge.
 
--- What commits speak of: the lane and the group's cursor in it; the message's offset, by its name or its id; the range of the lease
+-- What acks by name speak of: the lane and the group's cursor in it; the message's offset, by its name or its id; the range of the lease
 -- that the token names, and whether that is over or never was; the first message that the group has not passed. `doubtful`: the lease may hold another
 -- message of that name, because the newest is not in it, or the name was given again. `open_lane`: by its id it is in an open lane.
 CREATE FUNCTION qo.resolve(p_queues text[], p_keys text[], p_names text[], p_groups text[], p_tokens text[], p_now timestamptz)

@@ -12,7 +12,7 @@ from qo.worker.pressure import REASONS, Pressure
 OUTCOMES: dict[type, str] = {Complete: "completed", Fail: "failed", Bury: "buried"}
 
 
-class Gauges:
+class WorkerMetrics:
     def __init__(self) -> None:
         self.registry = show = Registry()
         self._completed = show.counter("worker_tasks_completed_total", "Tasks that ended, by outcome.", ["outcome"])

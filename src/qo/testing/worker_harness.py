@@ -1,4 +1,4 @@
-"""A bench: a client in memory whose time stands still, and workers that run when told to."""
+"""A harness: a client in memory whose time stands still, and workers that run when told to."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 from qo.client.client import Client
-from qo.client.front import Front
 from qo.client.payload import encoded
 from qo.connect import connect
 from qo.core.errors import Invalid
 from qo.core.lease import Claimed, Complete, Delivered, LeaseToken, Nothing, Report, Settlement, Want
 from qo.core.message import MessageId
 from qo.core.names import DEFAULT_KIND, suggestion
+from qo.core.verbs import Broker
 from qo.testing.clock import ManualClock
 from qo.worker.running import Runner
 from qo.worker.tasks import Context, Task
@@ -41,7 +41,7 @@ class Drained:
         return len(self.reports) - self.succeeded
 
 
-class Bench:
+class Harness:
     """A client, its clock, and what runs on them."""
 
     def __init__(self, client: Client, clock: ManualClock) -> None:
@@ -53,13 +53,13 @@ class Bench:
 
         `to_the_end` moves the clock to whatever comes later, retries and delays too, until there is nothing to come.
         """
-        front, drained = self.client.front, Drained()
+        broker, drained = self.client.broker, Drained()
         with ThreadPoolExecutor(4) as threads:
             runner = Runner(threads)
             while True:
-                answer = await front.claim(_want(worker))
+                answer = await broker.claim(_want(worker))
                 if isinstance(answer, Claimed):
-                    drained.reports += [await _handled(front, worker, runner, each) for each in answer.deliveries]
+                    drained.reports += [await _handled(broker, worker, runner, each) for each in answer.deliveries]
                 elif not to_the_end or not self._moved_to(answer):
                     return drained
 
@@ -89,10 +89,10 @@ def _want(worker: Worker) -> Want:
     )
 
 
-async def _handled(front: Front, worker: Worker, runner: Runner, delivered: Delivered) -> tuple[Delivered, Report]:
+async def _handled(broker: Broker, worker: Worker, runner: Runner, delivered: Delivered) -> tuple[Delivered, Report]:
     report = await runner.run(worker.tasks[delivered.kind], Context(delivered, None))
     item = Settlement(token=delivered.token, lane=delivered.lane, offset=delivered.offset, report=report)
-    await front.settle([item])
+    await broker.settle([item])
     return delivered, report
 
 
@@ -125,8 +125,8 @@ def _delivered(kind: str, payload: bytes, attempt: int, now: datetime) -> Delive
 
 
 @contextlib.asynccontextmanager
-async def bench() -> AsyncIterator[Bench]:
-    """A bench on a store in memory, gone when it is left."""
+async def harness() -> AsyncIterator[Harness]:
+    """A harness on a store in memory, gone when it is left."""
     clock = ManualClock()
     async with connect("sqlite://:memory:", clock=clock) as client:
-        yield Bench(client, clock)
+        yield Harness(client, clock)

@@ -65,7 +65,7 @@ _unit = msgspec.json.Decoder(UnitReply).decode
 _job = msgspec.json.Decoder(JobBody).decode
 
 
-class RemoteFront:
+class RemoteBroker:
     """What `Broker` is in the same process, on the other side of HTTP."""
 
     def __init__(self, transport: Transport, now: Callable[[], datetime]) -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
-from qo.broker.broker import Broker
+from qo.broker.broker import LocalBroker
 from qo.core.access import Scope
 from qo.core.errors import Invalid, Throttled, TooLarge
 from qo.core.lease import Claimed, Nothing, Want
 from qo.core.message import NewMessage
-from qo.server.gate import Gate
+from qo.server.authenticator import Authenticator
 from qo.server.keeping import Keeper
 from qo.server.request import Request
 from qo.server.settings import ServerSettings
@@ -25,12 +25,12 @@ Waited = Claimed | Nothing
 CONSUMER = frozenset({Scope.CONSUME})
 
 
-class House:
-    def __init__(self, broker: Broker, settings: ServerSettings, gate: Gate) -> None:
+class ServerContext:
+    def __init__(self, broker: LocalBroker, settings: ServerSettings, authenticator: Authenticator) -> None:
         self.broker = broker
         self.settings = settings
         self.limits = settings.limits
-        self.gate = gate
+        self.authenticator = authenticator
         self.streams = Streams()
         self.keeper = Keeper(broker.workers)
         self.stopping = False
@@ -92,7 +92,7 @@ class House:
         if not isinstance(answer, Claimed) or request.caller.token is None:
             return answer
         try:
-            (await self.gate.identify(request.headers)).check(CONSUMER, queues)
+            (await self.authenticator.identify(request.headers)).check(CONSUMER, queues)
         except BaseException:  # also if the client hangs up just now
             self.broker.release(answer)
             raise

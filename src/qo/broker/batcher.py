@@ -19,7 +19,7 @@ AT_ONCE_LIMIT = 4
 """Batches that may be under way at once, all but the newest stalled."""
 
 
-class Gather(Generic[Q, A]):
+class Batcher(Generic[Q, A]):
     """Sends calls in batches, one batch at a time, as long as none stalls.
 
     A call that is cancelled before its batch is sent is dropped. After that it

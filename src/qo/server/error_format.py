@@ -18,7 +18,7 @@ OWN_ERROR = "the server met an error of its own; its log has this request's id"
 _encode = msgspec.json.Encoder().encode
 
 
-class Telling(Protocol):
+class ErrorFormat(Protocol):
     """The words of one wire."""
 
     def error(self, error: QoError, id: str) -> Response: ...
@@ -88,5 +88,5 @@ def _response(status: int, body: Any, content: bytes, headers: tuple[tuple[bytes
 OWN, QUEEN = Problems(), QueenErrors()
 
 
-def telling_of(raw_path: bytes) -> Telling:
+def error_format_of(raw_path: bytes) -> ErrorFormat:
     return QUEEN if raw_path.startswith(QUEEN_PREFIX) else OWN

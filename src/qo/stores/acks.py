@@ -1,22 +1,22 @@
-"""What engines decide alike about commits."""
+"""What engines decide alike about acks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 
-from qo.core.lease import Answer, Bury, CommitAnswer, Committed, Complete, Fail, Release, Report, Settled
+from qo.core.lease import AckAnswer, Acked, Answer, Bury, Complete, Fail, Release, Report, Settled
 
-COMMIT_LEASE = timedelta(seconds=60)
-"""A lease that a commit takes for itself ends in the same transaction; so long it would last otherwise."""
+ACK_LEASE = timedelta(seconds=60)
+"""A lease that an ack takes for itself ends in the same transaction; so long it would last otherwise."""
 
-UNKNOWN = Committed(CommitAnswer.UNKNOWN)
-BEFORE = Committed(CommitAnswer.BEFORE)
-STALE_BEFORE = Committed(CommitAnswer.BEFORE, stale=True)
-LOST = Committed(CommitAnswer.LOST, stale=True)
+UNKNOWN = Acked(AckAnswer.UNKNOWN)
+BEFORE = Acked(AckAnswer.BEFORE)
+STALE_BEFORE = Acked(AckAnswer.BEFORE, stale=True)
+LOST = Acked(AckAnswer.LOST, stale=True)
 
 _STRENGTH: dict[type, int] = {Complete: 0, Release: 1, Fail: 2, Bury: 3}
-_ANSWERS = {Answer.SETTLED: CommitAnswer.SETTLED, Answer.GIVEN_BACK: CommitAnswer.GIVEN_BACK}
+_ANSWERS = {Answer.SETTLED: AckAnswer.SETTLED, Answer.GIVEN_BACK: AckAnswer.GIVEN_BACK}
 
 
 def strongest(said: Iterable[tuple[int, Report]]) -> dict[int, Report]:
@@ -34,10 +34,10 @@ def lowest(offsets: Sequence[int], unsettled: int) -> int:
     return next((offset for offset in offsets if offset >= unsettled), offsets[0])
 
 
-def answered(settled: Settled, *, unsure: bool = False) -> Committed:
+def answered(settled: Settled, *, unsure: bool = False) -> Acked:
     """`unsure`: an earlier try of this very call may have settled it."""
     if settled.answer is Answer.REPEATED and unsure:
-        return Committed(CommitAnswer.SETTLED, settled.verdict, settled.lease_ended)
+        return Acked(AckAnswer.SETTLED, settled.verdict, settled.lease_ended)
     if settled.answer is Answer.REPEATED:
-        return Committed(CommitAnswer.BEFORE, settled.verdict, settled.lease_ended)
-    return Committed(_ANSWERS.get(settled.answer, CommitAnswer.LOST), settled.verdict, settled.lease_ended)
+        return Acked(AckAnswer.BEFORE, settled.verdict, settled.lease_ended)
+    return Acked(_ANSWERS.get(settled.answer, AckAnswer.LOST), settled.verdict, settled.lease_ended)

@@ -1,6 +1,6 @@
-"""commit: what is said about messages of keyed lanes by their names there, as other systems acknowledge.
+"""ack_by_name: what is said about messages of keyed lanes by their names there, as other systems acknowledge.
 
-A commit with a token is a settlement of the message that has that name in the
+An ack with a token is a settlement of the message that has that name in the
 lease. One without is taken from anyone: the lane's unsettled messages up to that
 one are seized under a lease of our own, and settled by it at once.
 """
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from qo.core.lane import LaneId
-from qo.core.lease import Commit, Committed, LeaseToken, Settlement
+from qo.core.lease import AckByName, Acked, LeaseToken, Settlement
 from qo.core.message import TRANSACTION, MessageId, id_text
 from qo.core.outcome import NamedMessage, Standing
-from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
+from qo.stores.acks import ACK_LEASE, BEFORE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
 from qo.stores.sealing import Stored, shown
 from qo.stores.sqlite.advance import lapse_whole
 from qo.stores.sqlite.lanes import Cursor, Lane, LaneName, cursor_by_id, cursor_in, find_lane
@@ -27,30 +27,30 @@ from qo.stores.sqlite.settle import settle
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
-SQL = statements("commit")
+SQL = statements("ack")
 PUSH = statements("push")
 CLAIM = statements("claim")
 
-Front = tuple[str, str, str, LeaseToken | None]
+Source = tuple[str, str, str, LeaseToken | None]
 """Queue, key, group and token: what is judged together."""
 
 
-def commit(tx: Transaction, commits: Sequence[Commit]) -> list[Committed]:
-    fronts: dict[Front, list[int]] = {}
-    for number, each in enumerate(commits):
-        fronts.setdefault((each.queue, each.key, each.group, each.token), []).append(number)
-    answers: list[Committed] = [UNKNOWN] * len(commits)
-    for front, numbers in fronts.items():
-        items = [commits[number] for number in numbers]
-        for number, answer in zip(numbers, _commit_lane(tx, front, items), strict=True):
+def ack_by_name(tx: Transaction, acks: Sequence[AckByName]) -> list[Acked]:
+    sources: dict[Source, list[int]] = {}
+    for number, each in enumerate(acks):
+        sources.setdefault((each.queue, each.key, each.group, each.token), []).append(number)
+    answers: list[Acked] = [UNKNOWN] * len(acks)
+    for source, numbers in sources.items():
+        items = [acks[number] for number in numbers]
+        for number, answer in zip(numbers, _ack_lane(tx, source, items), strict=True):
             answers[number] = answer
-    for number, each in enumerate(commits):
+    for number, each in enumerate(acks):
         if answers[number] is UNKNOWN and each.token is not None:
-            answers[number] = _commit_open(tx, each)
+            answers[number] = _ack_open(tx, each)
     return answers
 
 
-def _commit_open(tx: Transaction, said: Commit) -> Committed:
+def _ack_open(tx: Transaction, said: AckByName) -> Acked:
     """A message without a key, which our own wire pushed, goes by its id; there is no progress to move, only itself."""
     row, queue = _row_by_id(tx, said.name), tx.queue(said.queue)
     place = None if row is None or queue is None else tx.row(SQL.open_place, row, queue.id)
@@ -67,8 +67,8 @@ def _row_by_id(tx: Transaction, name: str) -> int | None:
         return None
 
 
-def _commit_lane(tx: Transaction, front: Front, items: list[Commit]) -> list[Committed]:
-    queue_name, key, group, token = front
+def _ack_lane(tx: Transaction, source: Source, items: list[AckByName]) -> list[Acked]:
+    queue_name, key, group, token = source
     queue = tx.queue(queue_name)
     lane = None if queue is None else find_lane(tx, queue, LaneName(key, None, None))
     group_id = None if queue is None else tx.group_id(queue, group)
@@ -81,7 +81,7 @@ def _commit_lane(tx: Transaction, front: Front, items: list[Commit]) -> list[Com
     stale = token is not None and (own is None or not own.holds(tx.now))
     names = Names(tx, queue, lane, own, passed_to)
     found = {item.name: names.find(item.name) for item in items}
-    answers: dict[int, Committed] = {}
+    answers: dict[int, Acked] = {}
     offsets: dict[int, int] = {}
     for number, item in enumerate(items):
         offset = found[item.name]
@@ -130,7 +130,7 @@ def _live_lease(tx: Transaction, cursor: Cursor) -> LeaseRow | None:
 
 
 class OwnLease:
-    """The lease that a commit's token names, whatever became of it."""
+    """The lease that the token of an ack names, whatever became of it."""
 
     def __init__(self, first: int, last: int, expires_at: int, ended: bool) -> None:
         self.first, self.last = first, last
@@ -197,10 +197,10 @@ def _seized(tx: Transaction, cursor: Cursor, held: LeaseRow | None, offset: int)
     start = cursor.position if held is None else held.from_offset
     if held is not None:
         end_lease(tx, held, tx.now)
-    token = LeaseToken(f"commit-{secrets.token_hex(16)}")
+    token = LeaseToken(f"ack-{secrets.token_hex(16)}")
     tx.run(
         CLAIM.lease, token, cursor.lane.id, cursor.id, cursor.group_id, start, offset + 1, None, None, None, None,
-        tx.now, tx.now + span(COMMIT_LEASE),
+        tx.now, tx.now + span(ACK_LEASE),
     )  # fmt: skip
     tx.run(CLAIM.hold, cursor.id, offset + 1)
     return token

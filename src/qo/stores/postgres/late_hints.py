@@ -1,7 +1,7 @@
 """Hints after a commit: a keyed lane whose lease has ended may have more, of the same kind as before.
 
 Whoever else waits for it knows when that lease would have run out, so the hint only
-beats a known time, and need not be part of the commit: it is told in this process
+heartbeats a known time, and need not be part of the commit: it is told in this process
 at once, and to others a moment later, one notification for all that has gathered.
 """
 
@@ -20,7 +20,7 @@ GATHER_SECONDS = 0.05
 LANES_LIMIT = 100_000
 
 
-class Afterwards:
+class LateHints:
     """Which queue a lane is of, as far as this process claimed from it; and what others are to be told."""
 
     def __init__(
@@ -34,8 +34,8 @@ class Afterwards:
         self._look_up = look_up
         self._unknown: set[int] = set()
         self._queues: dict[int, str | None] = {}
-        self._untold: set[str] = set()
-        self._telling: asyncio.Task[None] | None = None
+        self._unsent: set[str] = set()
+        self._sending: asyncio.Task[None] | None = None
 
     def claimed(self, lane: int, queue: str | None) -> None:
         """This process claimed from a keyed lane of that queue; None: from an open one."""
@@ -52,15 +52,15 @@ class Afterwards:
     def may_have_work(self, queues: set[str]) -> None:
         if queues:
             self._heard(Hint(frozenset(queues)))
-        self._untold |= queues
-        if self._telling is None and (self._untold or self._unknown):
-            self._telling = asyncio.get_running_loop().create_task(self._tell_others())
+        self._unsent |= queues
+        if self._sending is None and (self._unsent or self._unknown):
+            self._sending = asyncio.get_running_loop().create_task(self._notify_others())
 
-    async def _tell_others(self) -> None:
+    async def _notify_others(self) -> None:
         await asyncio.sleep(GATHER_SECONDS)
-        names, self._untold = self._untold, set()
+        names, self._unsent = self._unsent, set()
         lanes, self._unknown = sorted(self._unknown), set()
-        self._telling = None
+        self._sending = None
         try:
             if lanes and (found := set(await self._look_up(lanes)) - names):
                 self._heard(Hint(frozenset(found)))
@@ -71,6 +71,6 @@ class Afterwards:
             log.info("others could not be told of queues that may have work; they will look in time")
 
     async def close(self) -> None:
-        if self._telling is not None:
-            self._telling.cancel()
-            await asyncio.gather(self._telling, return_exceptions=True)
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
-from qo.client.front import Front
 from qo.core.errors import QoError, Unavailable
 from qo.core.lane import LaneId
 from qo.core.lease import (
@@ -34,10 +33,11 @@ from qo.core.lease import (
     Settlement,
     Want,
 )
-from qo.core.worker import Beat
+from qo.core.verbs import Broker
+from qo.core.worker import Heartbeat
 from qo.worker.failures import FailureLines
-from qo.worker.gauges import Gauges
 from qo.worker.leases import LeaseEnds
+from qo.worker.metrics import WorkerMetrics
 from qo.worker.options import WorkerRunOptions
 from qo.worker.pressure import Pressure, claim_size, memory_usage
 from qo.worker.tasks import log_fields
@@ -82,12 +82,12 @@ class Finished(NamedTuple):
     error: BaseException | None = None
 
 
-class Machinery:
+class Fetcher:
     """Lives on one loop; `done` and `stop_soon` may be called from any thread."""
 
     def __init__(
         self,
-        front: Front,
+        broker: Broker,
         host: Host,
         options: WorkerRunOptions,
         *,
@@ -95,9 +95,9 @@ class Machinery:
         kinds: frozenset[str],
         group: str,
         owner: str,
-        gauges: Gauges,
+        gauges: WorkerMetrics,
     ) -> None:
-        self._front = front
+        self._broker = broker
         self._host = host
         self._options = options
         self._queues, self._kinds, self._group, self._owner = queues, kinds, group, owner
@@ -109,7 +109,7 @@ class Machinery:
         self._occupied = 0
         """Slots whose messages are settled, and whose threads go on."""
         self._registered = asyncio.Event()
-        self._telling = FailureLines(front)
+        self._failure_lines = FailureLines(broker)
         self._finished: deque[Finished] = deque()
         self._some = asyncio.Event()
         self._wake_scheduled = False
@@ -124,7 +124,7 @@ class Machinery:
         gauges.in_flight(lambda: len(self._held))
         gauges.capacity(options.max_concurrent_tasks, lambda: options.max_concurrent_tasks - self._taken)
         gauges.pressed(lambda: self.pressure)
-        gauges.polled(front.polled)
+        gauges.polled(broker.polled)
 
     # From any thread
 
@@ -177,9 +177,9 @@ class Machinery:
             for part in parts:
                 part.cancel()
             answers = await asyncio.gather(*parts, return_exceptions=True)
-            await self._telling.drained()
+            await self._failure_lines.drained()
             with contextlib.suppress(QoError):
-                await self._front.workers.leave([self._owner])
+                await self._broker.workers.deregister([self._owner])
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
@@ -248,7 +248,7 @@ class Machinery:
                 continue
             self._parked = size
             try:
-                answer = await self._front.claim_or_wait(self._want(size), None)
+                answer = await self._broker.claim_or_wait(self._want(size), None)
             except QoError as error:
                 log.warning("could not claim: %s; trying again in %.1f s", error, rest)
                 await asyncio.sleep(rest)
@@ -293,7 +293,7 @@ class Machinery:
             self.pressure.took(each.seconds)
         if not items:
             return
-        answers, claimed = await self._said(items, self._refill(len(items)))
+        answers, claimed = await self._settle_and_claim(items, self._refill(len(items)))
         for each in known:
             self._drop(at(each.delivered))
         for answer in claimed:
@@ -309,7 +309,7 @@ class Machinery:
         room = self._options.max_concurrent_tasks - self._taken - self._parked + settled
         return max(0, min(room, max(1, int(settled * self._factor()))))
 
-    async def _said(
+    async def _settle_and_claim(
         self, items: Sequence[Settlement], refill: int
     ) -> tuple[Sequence[Settled], Sequence[Claimed | Nothing]]:
         """Settle, however long that takes: what is not said in time is lost, and told so.
@@ -320,7 +320,7 @@ class Machinery:
         rest = FIRST_REST_SECONDS
         while True:
             try:
-                return await self._front.settle(items, self._wants(refill))
+                return await self._broker.settle(items, self._wants(refill))
             except QoError as error:
                 if self._hurry.is_set():
                     return [], []
@@ -336,7 +336,7 @@ class Machinery:
             if answer.answer not in (Answer.SETTLED, Answer.REPEATED):
                 log.warning("a message was not ours any more when it was settled", extra=log_fields(each.delivered))
             if not isinstance(each.report, Complete):
-                self._telling.tell(each.delivered, each.report, answer.verdict, each.error)
+                self._failure_lines.tell(each.delivered, each.report, answer.verdict, each.error)
 
     def _drop(self, place: At) -> None:
         self._held.pop(place, None)
@@ -369,7 +369,7 @@ class Machinery:
     async def _registers(self) -> bool:
         """The first contact. A worker that is refused (its token, its queues) ends: asking again would not help."""
         try:
-            return await self._front.workers.beat([self._now()])
+            return await self._broker.workers.heartbeat([self._now()])
         except Unavailable as error:
             log.warning("could not register: %s", error)
             return False
@@ -377,14 +377,14 @@ class Machinery:
     async def _beat(self) -> bool:
         """Whether it is known from now on that this worker lives, without its saying so."""
         try:
-            return await self._front.workers.beat([self._now()])
+            return await self._broker.workers.heartbeat([self._now()])
         except QoError as error:
             log.warning("could not register: %s", error)
             return False
 
-    def _now(self) -> Beat:
+    def _now(self) -> Heartbeat:
         slots = self._options.max_concurrent_tasks
-        return Beat(
+        return Heartbeat(
             id=self._owner,
             queues=self._queues,
             group=self._group,
@@ -421,7 +421,7 @@ class Machinery:
     async def _extend(self, extensions: Sequence[Extension]) -> None:
         asked_at = self._ends.now()
         try:
-            answers = await self._front.extend(extensions)
+            answers = await self._broker.extend(extensions)
         except QoError as error:
             log.warning("could not extend %d leases: %s", len(extensions), error)
             return
@@ -459,4 +459,4 @@ class Machinery:
             self._held.clear()
             log.info("released %d messages that were not finished", len(left))
             with contextlib.suppress(QoError):
-                await self._front.settle(items)
+                await self._broker.settle(items)

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from qo.core.errors import AlreadyExists, Conflict, Invalid, TooLarge
-from qo.core.lease import Answer, CommitAnswer, Committed, Complete, Done, Obstacle, Settled, Undone, Unit, Verdict
+from qo.core.lease import AckAnswer, Acked, Answer, Complete, Done, Obstacle, Settled, Undone, Unit, Verdict
 from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, id_text, is_same_message
 from qo.core.record import ABSENT, Delete, Put, RecordChange, why_not
 
@@ -33,7 +33,7 @@ class Remembered(msgspec.Struct):
 
     pushed: list[tuple[str, bool]]
     settled: list[tuple[Answer, Verdict | None, bool]] = []
-    committed: list[tuple[CommitAnswer, Verdict | None, bool, bool]] = []
+    acked: list[tuple[AckAnswer, Verdict | None, bool, bool]] = []
     versions: tuple[int, ...] = ()
 
 
@@ -44,8 +44,8 @@ def batch_of(messages: Sequence[NewMessage]) -> str:
 
 def unit_of(unit: Unit) -> str:
     settled = [(each.token, each.lane, each.offset, type(each.report).__name__) for each in unit.settlements]
-    committed = [(each.queue, each.key, each.group, each.name, each.token, each.report) for each in unit.commits]
-    said = repr((settled, committed, unit.records, unit.removed_groups))
+    acked = [(each.queue, each.key, each.group, each.name, each.token, each.report) for each in unit.acks]
+    said = repr((settled, acked, unit.records, unit.removed_groups))
     return _digest("unit", said.encode(), *_contents(unit.pushes))
 
 
@@ -89,15 +89,15 @@ def batch_again(messages: Sequence[NewMessage], text: str) -> list[Pushed]:
 
 def kept_unit(unit: Unit, done: Done) -> str:
     settled = [(each.answer, each.verdict, each.lease_ended) for each in done.settled]
-    committed = [(each.answer, each.verdict, each.lease_ended, each.stale) for each in done.committed]
-    return kept(unit_of(unit), Remembered(_pushed(done.pushed), settled, committed, done.versions))
+    acked = [(each.answer, each.verdict, each.lease_ended, each.stale) for each in done.acked]
+    return kept(unit_of(unit), Remembered(_pushed(done.pushed), settled, acked, done.versions))
 
 
 def unit_again(unit: Unit, text: str) -> Done:
     remembered = again(text, unit_of(unit), Remembered)
     settled = tuple(Settled(*each) for each in remembered.settled)
-    committed = tuple(Committed(*each) for each in remembered.committed)
-    return Done(settled, tuple(_answer(each) for each in remembered.pushed), committed, remembered.versions)
+    acked = tuple(Acked(*each) for each in remembered.acked)
+    return Done(settled, tuple(_answer(each) for each in remembered.pushed), acked, remembered.versions)
 
 
 def _pushed(answers: Sequence[Pushed]) -> list[tuple[str, bool]]:
@@ -160,12 +160,12 @@ def check_leases(unit: Unit, live: Collection[str]) -> None:
             raise InTheWay("a lease that it needs is over, or never was", number, Obstacle.LEASE)
 
 
-def check_committed(unit: Unit, committed: Sequence[Committed]) -> None:
+def check_acked(unit: Unit, acked: Sequence[Acked]) -> None:
     """Completing what is completed already is no obstacle; but a lease that is over is, even then."""
-    for number, (said, answer) in enumerate(zip(unit.commits, committed, strict=True)):
-        done_before = answer.answer is CommitAnswer.BEFORE and isinstance(said.report, Complete) and not answer.stale
-        if not done_before and answer.answer not in (CommitAnswer.SETTLED, CommitAnswer.GIVEN_BACK):
-            raise InTheWay(f"commit answered '{answer.answer}'", number, Obstacle.COMMIT)
+    for number, (said, answer) in enumerate(zip(unit.acks, acked, strict=True)):
+        done_before = answer.answer is AckAnswer.BEFORE and isinstance(said.report, Complete) and not answer.stale
+        if not done_before and answer.answer not in (AckAnswer.SETTLED, AckAnswer.GIVEN_BACK):
+            raise InTheWay(f"ack answered '{answer.answer}'", number, Obstacle.ACK)
 
 
 def check_pushed(unit: Unit, pushed: Sequence[Pushed]) -> None:

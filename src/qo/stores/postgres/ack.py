@@ -1,4 +1,4 @@
-"""commit: what is said about messages by their names, looked up and then settled under a lease."""
+"""ack_by_name: what is said about messages by their names, looked up and then settled under a lease."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qo.core.lane import LaneId
-from qo.core.lease import Commit, Committed, LeaseToken, Settlement
+from qo.core.lease import AckByName, Acked, LeaseToken, Settlement
 from qo.core.message import TRANSACTION, id_text
 from qo.core.outcome import NamedMessage, Standing
-from qo.stores.commits import BEFORE, COMMIT_LEASE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
+from qo.stores.acks import ACK_LEASE, BEFORE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.settle import answers_from, columns_of
 from qo.stores.sealing import Stored, shown
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from qo.stores.postgres.engine import PostgresEngine
 
 
-async def commit(engine: PostgresEngine, commits: Sequence[Commit]) -> list[Committed]:
-    if not commits:
+async def ack_by_name(engine: PostgresEngine, acks: Sequence[AckByName]) -> list[Acked]:
+    if not acks:
         return []
     call = secrets.token_hex(16)
 
-    async def work(connection: Connection, again: bool) -> list[Committed]:
-        if all(each.token is not None for each in commits):
-            return await commit_on(engine, connection, commits, call, again=again)  # a look, and one settle
+    async def work(connection: Connection, again: bool) -> list[Acked]:
+        if all(each.token is not None for each in acks):
+            return await ack_on(engine, connection, acks, call, again=again)  # a look, and one settle
         async with connection.transaction():
-            return await commit_on(engine, connection, commits, call, again=again)
+            return await ack_on(engine, connection, acks, call, again=again)
 
-    answers: list[Committed] = await engine.call("commit", work)
+    answers: list[Acked] = await engine.call("ack_by_name", work)
     return answers
 
 
 class Found(NamedTuple):
-    """Where a commit's message is, and under what it is settled."""
+    """Where the message of an ack is, and under what it is settled."""
 
     lane: int
     offset: int
@@ -44,10 +44,10 @@ class Found(NamedTuple):
     token: str | None
 
 
-async def resolved(engine: PostgresEngine, connection: Connection, commits: Sequence[Commit]) -> list[Any]:
-    rows = [dict(row) for row in await connection.fetch(engine.sql.resolve, *_columns(commits), engine.now)]
+async def resolved(engine: PostgresEngine, connection: Connection, acks: Sequence[AckByName]) -> list[Any]:
+    rows = [dict(row) for row in await connection.fetch(engine.sql.resolve, *_columns(acks), engine.now)]
     leased: dict[tuple[int, int, int], dict[str, list[int]]] = {}
-    for said, row in zip(commits, rows, strict=True):
+    for said, row in zip(acks, rows, strict=True):
         if row["doubtful"]:
             place = row["lane"], row["first"], row["last"]
             if place not in leased:
@@ -66,22 +66,22 @@ async def _names_between(
     return found
 
 
-async def commit_on(
-    engine: PostgresEngine, connection: Connection, commits: Sequence[Commit], call: str, *, again: bool = False
-) -> list[Committed]:
-    """Commit on a connection. `again`: an earlier try of this call may have been made after all."""
-    rows = await resolved(engine, connection, commits)
+async def ack_on(
+    engine: PostgresEngine, connection: Connection, acks: Sequence[AckByName], call: str, *, again: bool = False
+) -> list[Acked]:
+    """Acknowledge by name on a connection. `again`: an earlier try of this call may have been made after all."""
+    rows = await resolved(engine, connection, acks)
     tried = await _tried(engine, connection, rows, call) if again else set()
-    answers = [_at_once(said, row, again, tried, call) for said, row in zip(commits, rows, strict=True)]
-    found = {number: _found(commits[number], row) for number, row in enumerate(rows) if answers[number] is None}
+    answers = [_at_once(said, row, again, tried, call) for said, row in zip(acks, rows, strict=True)]
+    found = {number: _found(acks[number], row) for number, row in enumerate(rows) if answers[number] is None}
     if any(each.token is None for each in found.values()):
         await connection.execute(engine.sql.lock_cursors, [each.cursor for each in found.values()])
-    fronts: dict[tuple[int, int, str | None], list[int]] = {}
+    sources: dict[tuple[int, int, str | None], list[int]] = {}
     for number, place in found.items():
-        fronts.setdefault((place.lane, place.cursor, place.token), []).append(number)
+        sources.setdefault((place.lane, place.cursor, place.token), []).append(number)
     settlements: list[Settlement] = []
     places: dict[int, int] = {}
-    for (lane, cursor, token), numbers in sorted(fronts.items(), key=lambda each: each[0][:2]):
+    for (lane, cursor, token), numbers in sorted(sources.items(), key=lambda each: each[0][:2]):
         proof = token
         if proof is None:
             own = _own_token(call, cursor)
@@ -91,7 +91,7 @@ async def commit_on(
             for number in numbers:
                 answers[number] = BEFORE
             continue
-        reports = strongest((found[number].offset, commits[number].report) for number in numbers)
+        reports = strongest((found[number].offset, acks[number].report) for number in numbers)
         at = {offset: len(settlements) + count for count, offset in enumerate(reports)}
         places |= {number: at[found[number].offset] for number in numbers}
         settlements += [
@@ -107,7 +107,7 @@ async def commit_on(
 
 
 def _own_token(call: str, cursor: int) -> str:
-    return f"commit-{call}-{cursor}"
+    return f"ack-{call}-{cursor}"
 
 
 async def _tried(engine: PostgresEngine, connection: Connection, rows: Sequence[Any], call: str) -> set[str]:
@@ -116,14 +116,14 @@ async def _tried(engine: PostgresEngine, connection: Connection, rows: Sequence[
     return {row[0] for row in await connection.fetch(engine.sql.known_tokens, tokens)}
 
 
-def _found(said: Commit, row: Any) -> Found:
+def _found(said: AckByName, row: Any) -> Found:
     if row["place"] is None:
         return Found(row["open_lane"], row["open_place"], 0, said.token)
     return Found(row["lane"], row["place"], row["cursor_id"], said.token)
 
 
-def _at_once(said: Commit, row: Any, again: bool, tried: set[str], call: str) -> Committed | None:
-    """The answer to a commit that changes nothing; None to one that may."""
+def _at_once(said: AckByName, row: Any, again: bool, tried: set[str], call: str) -> Acked | None:
+    """The answer to an ack that changes nothing; None for one that may change something."""
     place, stale = row["place"], row["stale"]
     if row["cursor_id"] is None or place is None:
         return None if row["open_lane"] is not None and said.token is not None else UNKNOWN
@@ -139,20 +139,20 @@ def _at_once(said: Commit, row: Any, again: bool, tried: set[str], call: str) ->
 
 
 async def _seized(engine: PostgresEngine, connection: Connection, cursor: int, offset: int, token: str) -> str | None:
-    seconds = COMMIT_LEASE.total_seconds()
+    seconds = ACK_LEASE.total_seconds()
     held: str | None = await connection.fetchval(
         engine.sql.seize, cursor, offset, token, seconds, engine.draw, engine.now
     )
     return held
 
 
-def _columns(commits: Sequence[Commit]) -> tuple[list[Any], ...]:
+def _columns(acks: Sequence[AckByName]) -> tuple[list[Any], ...]:
     return (
-        [each.queue for each in commits],
-        [each.key for each in commits],
-        [each.name for each in commits],
-        [each.group for each in commits],
-        [each.token for each in commits],
+        [each.queue for each in acks],
+        [each.key for each in acks],
+        [each.name for each in acks],
+        [each.group for each in acks],
+        [each.token for each in acks],
     )
 
 
