@@ -4,6 +4,7 @@ from qo.client.client import Client
 from qo.client.delivery import Delivery
 from qo.client.enqueue import enqueue
 from qo.client.job import JobHandle
+from qo.client.middleware import PushMiddleware
 from qo.client.outgoing import Message
 from qo.client.queue import Queue
 from qo.client.sync import SyncClient, SyncQueue
@@ -31,13 +32,14 @@ from qo.core.errors import (
     Unavailable,
 )
 from qo.core.lease import Bury, Complete, Fail, Release
-from qo.core.message import Dedupe
+from qo.core.message import Dedupe, NewMessage
 from qo.core.outcome import DeadLetter, Depth, Job, JobState
 from qo.core.polling import PollingStrategy, monthly_cost
 from qo.core.queue import History, QueueSettings
 from qo.core.retry import RetryPolicy
 from qo.core.version import __version__ as __version__
 from qo.worker.errors import PermanentError, RetryableError, Snooze
+from qo.worker.middleware import RunMiddleware
 from qo.worker.options import WorkerRunOptions
 from qo.worker.tasks import Context
 from qo.worker.worker import Worker
@@ -66,9 +68,11 @@ __all__ = [
     "JobState",
     "LeaseLost",
     "Message",
+    "NewMessage",
     "NotFound",
     "PermanentError",
     "PollingStrategy",
+    "PushMiddleware",
     "QoError",
     "Queue",
     "QueueFull",
@@ -77,6 +81,7 @@ __all__ = [
     "RetryPolicy",
     "RetryableError",
     "RolledBack",
+    "RunMiddleware",
     "Snooze",
     "StoreFull",
     "SyncClient",

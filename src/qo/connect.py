@@ -9,6 +9,7 @@ from types import TracebackType
 from qo.broker.broker import LocalBroker
 from qo.broker.clock import Clock, SystemClock
 from qo.client.client import Client
+from qo.client.middleware import PushMiddleware
 from qo.client.sync import SyncClient
 from qo.core.errors import Invalid
 from qo.core.polling import PollingStrategy
@@ -28,7 +29,9 @@ class Connecting:
         token: str | None,
         patience: float | None,
         encryption_key: str,
+        middleware: Sequence[PushMiddleware],
     ) -> None:
+        self._middleware = middleware
         self._encryption_key = encryption_key
         self._url = url
         self._polling = polling
@@ -43,11 +46,11 @@ class Connecting:
         url, token, key = self._chosen()
         now = None if self._clock is None else self._clock.now
         if not isinstance(url, str) or is_server(url):
-            return Client(_remote_front(url, token, self._patience, now or SystemClock().now))
+            return Client(_remote_broker(url, token, self._patience, now or SystemClock().now), self._middleware)
         if token is not None:
             raise Invalid("token", "is for http:// and https:// URLs")
         store = await open_engine(url, clock=now, encryption_key=key)
-        return Client(LocalBroker(store, clock=self._clock, polling=self._polling))
+        return Client(LocalBroker(store, clock=self._clock, polling=self._polling), self._middleware)
 
     def _chosen(self) -> tuple[str | Sequence[str], str | None, str]:
         """Where to, with which token and key: what was given; without a URL, what the environment or qo.toml say."""
@@ -92,7 +95,7 @@ def described(url: str | Sequence[str] | None, source: str = ARGUMENT) -> str:
     return f"{without_password(chosen.url)} ({chosen.where})"
 
 
-def _remote_front(
+def _remote_broker(
     url: str | Sequence[str], token: str | None, patience: float | None, now: Callable[[], datetime]
 ) -> Broker:
     try:
@@ -113,6 +116,7 @@ def connect(
     token: str | None = None,
     patience: float | None = None,
     encryption_key: str = "",
+    middleware: Sequence[PushMiddleware] = (),
 ) -> Connecting:
     """Connect to a store, or to a server, by URL.
 
@@ -123,7 +127,8 @@ def connect(
     `token` is what a server asks for, `patience` how many seconds a call looks for
     a server that answers (30). `polling` says how often to ask a store
     whether another process wrote, while someone waits. `encryption_key` is yours for
-    queues that encrypt their payloads, if you keep it yourself. `clock` is for tests.
+    queues that encrypt their payloads, if you keep it yourself. `middleware` are functions of
+    yours around each push, the first outermost. `clock` is for tests.
     """
     if (
         url is not None
@@ -137,4 +142,4 @@ def connect(
         raise Invalid("polling", f"must be a PollingStrategy, not {type(polling).__name__}")
     if patience is not None and not patience > 0:
         raise Invalid("patience", f"must be seconds above 0, not {patience!r}")
-    return Connecting(url, polling, clock, token, patience, encryption_key)
+    return Connecting(url, polling, clock, token, patience, encryption_key, tuple(middleware))

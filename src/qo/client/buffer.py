@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -19,7 +19,7 @@ from qo.client.arguments import at_least_one
 from qo.client.job import JobHandle
 from qo.client.outgoing import Message
 from qo.core.errors import Closed, Invalid, QoError, TooLarge
-from qo.core.message import Dedupe, NewMessage, Refused
+from qo.core.message import Dedupe, NewMessage, Pushed, Refused, Stored
 from qo.core.names import DEFAULT_KIND
 
 if TYPE_CHECKING:
@@ -74,12 +74,18 @@ class Buffer:
         if self._closed:
             raise Closed("this buffer was closed")
         message = Message(payload, kind, key or self._queue.options.key, priority, delay, due_at, dedupe, headers, ttl)
-        [new] = self._queue.prepare([message])
+        [answer] = await self._queue.around_pushes(self._queue.prepare([message]), self._accept)
+        if isinstance(answer, Refused):
+            raise answer.error
+        return JobHandle(self._queue.broker, answer.id)
+
+    async def _accept(self, messages: Sequence[NewMessage]) -> Sequence[Pushed]:
+        """Hold them; the answer is the one that is expected when they are stored."""
         while len(self._held) >= self._size * FULL:
-            await self._store()  # if it cannot be, this message was not accepted
-        self._held.append(new)
+            await self._store()  # if it cannot be, these messages were not accepted
+        self._held.extend(messages)
         self._store_soon()
-        return JobHandle(self._queue.broker, new.id)
+        return [Stored(each.id) for each in messages]
 
     async def flush(self) -> None:
         """Store what the buffer holds now. Raises if it cannot be stored, and then still holds it.

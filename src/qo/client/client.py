@@ -7,12 +7,13 @@ from types import TracebackType
 from typing import Self
 
 from qo.client.job import JobHandle
+from qo.client.middleware import AroundPushes, PushMiddleware
 from qo.client.queue import Queue
 from qo.client.tokens import Tokens
 from qo.core.errors import RolledBack
 from qo.core.lane import Filter, Start, read_start
 from qo.core.lease import Settlement, Undone, Unit
-from qo.core.message import Duplicate, NewMessage, Refused, checked_id
+from qo.core.message import Duplicate, NewMessage, Pushed, Refused, checked_id
 from qo.core.outcome import Health, QueueInfo
 from qo.core.verbs import Broker
 from qo.core.worker import WaitingKind, WorkerInfo
@@ -21,12 +22,13 @@ from qo.core.worker import WaitingKind, WorkerInfo
 class Client:
     """A connection to a store. Close it, or use it as a context manager."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, middleware: Sequence[PushMiddleware] = ()) -> None:
         self.broker = broker
+        self._around_pushes = AroundPushes(middleware)
 
     def queue(self, name: str) -> Queue:
         """A queue by name. It need not exist; the first push creates it."""
-        return Queue(self.broker, name)
+        return Queue(self.broker, name, around_pushes=self._around_pushes)
 
     def job(self, id: str) -> JobHandle:
         """A handle on a message by its id, whichever queue it is in."""
@@ -55,15 +57,22 @@ class Client:
         `Delivery.settlement` and `Queue.prepare` make what it takes; it answers
         a handle on each message pushed.
         """
-        unit = Unit(
-            settlements=tuple(settlements), pushes=tuple(pushes), refuse_duplicates=refuse_duplicates, nonce=nonce
-        )
-        answer = await self.broker.transact(unit)
-        if isinstance(answer, Undone):
-            raise RolledBack(
-                f"nothing was done: {answer.reason} (item {answer.item})", item=answer.item, obstacle=answer.obstacle
+
+        async def store(messages: Sequence[NewMessage]) -> Sequence[Pushed]:
+            unit = Unit(
+                settlements=tuple(settlements), pushes=tuple(messages), refuse_duplicates=refuse_duplicates, nonce=nonce
             )
-        pushed = [each for each in answer.pushed if not isinstance(each, Refused)]
+            answer = await self.broker.transact(unit)
+            if isinstance(answer, Undone):
+                raise RolledBack(
+                    f"nothing was done: {answer.reason} (item {answer.item})",
+                    item=answer.item,
+                    obstacle=answer.obstacle,
+                )
+            return answer.pushed
+
+        answers = await self._around_pushes(pushes, store) if pushes else await store(())
+        pushed = [each for each in answers if not isinstance(each, Refused)]
         return [JobHandle(self.broker, each.id, isinstance(each, Duplicate)) for each in pushed]
 
     @property

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Any
 
 from qo.client.outgoing import Message
+from qo.client.tracing import with_trace
 from qo.core.durations import Length
 from qo.core.errors import Incompatible, Invalid
 from qo.core.message import Dedupe, NewMessage, id_text, message_ids
@@ -64,8 +65,9 @@ def enqueue(
     """
     checked_schema("schema", schema)
     [id] = message_ids(time.time_ns() // 1_000_000, secrets.randbits(80), 1)
-    message = Message(payload, kind, key, priority, delay, due_at, dedupe, headers, ttl).addressed(queue, id)
-    return _driver_of(connection)(connection, schema, _values(message, notify))
+    message = Message(payload, kind, key, priority, delay, due_at, dedupe, headers, ttl)
+    [traced] = with_trace([message.addressed(queue, id)])
+    return _driver_of(connection)(connection, schema, _values(traced, notify))
 
 
 def _values(message: NewMessage, notify: bool) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from qo.client.payload import RAW, encoded, encoded_quickly, marked
-from qo.client.tracing import trace_headers
 from qo.core.durations import Length, duration
 from qo.core.errors import Invalid
 from qo.core.message import Dedupe, MessageId, NewMessage, check_own_headers
@@ -46,9 +45,6 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         payload, headers = self.payload, self.headers
         if headers is not None:
             check_own_headers(headers)
-        trace = trace_headers()
-        if trace:
-            headers = {**trace, **(headers or {})}
         if isinstance(payload, RAW):
             payload, headers = marked(payload, headers)
         else:
@@ -84,7 +80,7 @@ NO_MORE = (None,) * 5
 
 def addressed(batch: Sequence[Message], queue: str, ids: Sequence[MessageId]) -> list[NewMessage]:
     """Check messages and turn them into what the store takes; quickly, if they differ in their payloads alone."""
-    payloads = None if trace_headers() else _plain_payloads(batch)
+    payloads = _plain_payloads(batch)
     if payloads is None:
         return [message.addressed(queue, id) for message, id in zip(batch, ids, strict=True)]
     kind, key, priority = batch[0].kind, batch[0].key, batch[0].priority

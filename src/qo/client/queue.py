@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Self, Unpack, overload
@@ -15,6 +15,7 @@ from qo.client.buffer import BUFFER_MESSAGES, BUFFER_MS, Buffer
 from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.job import JobHandle
+from qo.client.middleware import AroundPushes
 from qo.client.outgoing import Message, addressed
 from qo.client.paging import paged
 from qo.client.steps import NO_OPTIONS, Options, Steps
@@ -42,6 +43,7 @@ class Queue(Steps):
     group_name: str = DEFAULT_GROUP
     start: Start = FROM_THE_START
     options: Options = NO_OPTIONS
+    around_pushes: AroundPushes = field(default_factory=AroundPushes, compare=False)
 
     def __post_init__(self) -> None:
         checked_name("queue", self.name)
@@ -102,7 +104,7 @@ class Queue(Steps):
             checked_key("nonce", nonce)
         broker = self.broker
         handles = []
-        for answer in await broker.push(new, nonce) if new else ():
+        for answer in await self.around_pushes(new, partial(broker.push, nonce=nonce)) if new else ():
             if isinstance(answer, Stored):
                 handles.append(JobHandle(broker, answer.id))
             elif isinstance(answer, Duplicate):

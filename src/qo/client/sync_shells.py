@@ -11,6 +11,7 @@ from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.job import JobHandle
 from qo.client.job_info import JobInfo
+from qo.client.middleware import AroundPushes
 from qo.client.outgoing import Message
 from qo.client.shell import Shell
 from qo.client.tokens import Tokens
@@ -381,6 +382,12 @@ class QueueShell(Shell):
     def group_name(self) -> str:
         """See `Queue`."""
         answer: str = self._inner.group_name
+        return answer
+
+    @property
+    def around_pushes(self) -> AroundPushes:
+        """See `Queue`."""
+        answer: AroundPushes = self._inner.around_pushes
         return answer
 
     def group(self, name: str, *, start: str | datetime | Start = "all") -> SyncQueue:

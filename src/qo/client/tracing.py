@@ -5,13 +5,15 @@ It is there if the application uses it: whoever has not imported OpenTelemetry h
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from qo.client.traces import traced
 from qo.core.lease import Delivered
-from qo.core.message import id_text
+from qo.core.message import NewMessage, id_text
 from qo.core.version import __version__
 
 API = "opentelemetry.trace"
@@ -36,9 +38,18 @@ def trace_headers() -> Mapping[str, str]:
     return headers
 
 
-@contextlib.contextmanager
-def processing(message: Delivered) -> Iterator[Callable[[str], None]]:
-    """A span in the message's trace, while a task runs it. What it gives is to be called with an error."""
+def with_trace(messages: Sequence[NewMessage]) -> Sequence[NewMessage]:
+    """The messages with the current trace in their headers, if there is one. Headers of their own weigh more."""
+    trace = trace_headers()
+    if not trace:
+        return messages
+    return [msgspec.structs.replace(each, headers={**trace, **(each.headers or {})}) for each in messages]
+
+
+async def processing(
+    message: Delivered, run: Callable[[], Awaitable[Any]], is_failure: Callable[[Exception], bool]
+) -> Any:
+    """Run a task in a span of the message's trace; an error that is a failure is the span's, too."""
     from opentelemetry import propagate, trace  # noqa: PLC0415 - it is imported already
 
     about: dict[str, str | int] = {
@@ -57,13 +68,17 @@ def processing(message: Delivered) -> Iterator[Callable[[str], None]]:
         context=propagate.extract(message.headers),
         kind=trace.SpanKind.CONSUMER,
         attributes=about,
+        record_exception=False,
+        set_status_on_exception=False,
     ) as span:
-
-        def failed(error: str) -> None:
-            span.add_event("exception", {"exception.message": error})
-            span.set_status(trace.Status(trace.StatusCode.ERROR, error))
-
-        yield failed
+        try:
+            return await run()
+        except Exception as error:
+            if is_failure(error):
+                text = traced(error)
+                span.add_event("exception", {"exception.message": text})
+                span.set_status(trace.Status(trace.StatusCode.ERROR, text))
+            raise
 
 
 def in_trace(headers: Mapping[str, str], function: Callable[..., Any], *arguments: Any) -> Any:

@@ -55,7 +55,7 @@ class Harness:
         """
         broker, drained = self.client.broker, Drained()
         with ThreadPoolExecutor(4) as threads:
-            runner = Runner(threads)
+            runner = Runner(threads, middleware=worker.all_middleware)
             while True:
                 answer = await broker.claim(_want(worker))
                 if isinstance(answer, Claimed):

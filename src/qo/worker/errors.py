@@ -23,3 +23,11 @@ class Snooze(Exception):
     def __init__(self, after: Length, message: str = "snoozed") -> None:
         super().__init__(message)
         self.after = duration("after", after)
+
+
+class UnusablePayload(PermanentError):
+    """The payload is not what the task takes."""
+
+
+class UnusableResult(PermanentError):
+    """The task ran, and its result cannot be kept. Another attempt would only repeat that."""

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import multiprocessing
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextvars import copy_context
@@ -22,7 +22,8 @@ from qo.client.traces import describe, traced
 from qo.client.tracing import in_trace, is_traced, processing, trace_headers
 from qo.core.errors import Invalid
 from qo.core.lease import Bury, Complete, Fail, Report
-from qo.worker.errors import PermanentError, RetryableError, Snooze
+from qo.worker.errors import PermanentError, RetryableError, Snooze, UnusablePayload, UnusableResult
+from qo.worker.middleware import RunMiddleware, around_runs
 from qo.worker.tasks import Context, Task, log_fields
 
 log = logging.getLogger("qo.worker")
@@ -91,8 +92,13 @@ class Runner:
     """
 
     def __init__(
-        self, threads: Executor, processes: Processes | None = None, occupied: Callable[[int], None] | None = None
+        self,
+        threads: Executor,
+        processes: Processes | None = None,
+        occupied: Callable[[int], None] | None = None,
+        middleware: Sequence[RunMiddleware] = (),
     ) -> None:
+        self._invoke = around_runs(middleware, self._invoke_task)
         self._threads = threads
         self._processes = processes
         self._occupied = occupied or (lambda _: None)
@@ -102,33 +108,34 @@ class Runner:
 
     async def run(self, task: Task, context: Context) -> Report:
         """What became of the message. Raises nothing but cancellation."""
-        if not is_traced():
-            return await self._run(task, context)
-        with processing(context.message) as failed:
-            report = await self._run(task, context)
-            if is_failure(report):
-                failed(getattr(report, "error", ""))
-            return report
+        try:
+            if is_traced():
+                run = partial(self._invoke, task, context)
+                result = await processing(context.message, run, lambda error: not isinstance(error, Snooze))
+            else:
+                result = await self._invoke(task, context)
+            return DONE if result is None else Complete(_kept(task, result, context))
+        except Exception as error:  # noqa: BLE001 - a user's task, and middleware, may raise anything
+            context.error = error.__cause__ if isinstance(error, UnusablePayload) else error
+            return report_of(error, task, context.attempt)
 
-    async def _run(self, task: Task, context: Context) -> Report:
+    async def _invoke_task(self, task: Task, context: Context) -> Any:
         try:
             payload = task.payload(context.message)
-        except Exception as error:  # noqa: BLE001 - whatever a type says is wrong with it
-            context.error = error
-            return Bury(f"the payload is not what task '{task.name}' takes: {_error_text(error)}")
+        except Exception as error:
+            problem = f"the payload is not what task '{task.name}' takes: {_error_text(error)}"
+            raise UnusablePayload(problem) from error
         await context.check_lease()
         call = task.bound(payload, context)
-        try:
-            if task.is_simple:
-                result = await call()
-            elif task.concurrency is None:
-                result = await self._call(task, call, context)
-            else:
-                result = await self._limited(task, call, context)
-        except Exception as error:  # noqa: BLE001 - a user's task may raise anything
-            context.error = error
-            return report_of(error, task, context.attempt)
-        return DONE if result is None else _completed(task, result)
+        if task.is_simple:
+            result = await call()
+        elif task.concurrency is None:
+            result = await self._call(task, call, context)
+        else:
+            result = await self._limited(task, call, context)
+        if result is not None:
+            context.encoded = result, _kept(task, result, context)
+        return result
 
     async def _limited(self, task: Task, call: Callable[[], Any], context: Context) -> Any:
         """Not more at once than the task allows; a thread that is left behind still counts."""
@@ -222,19 +229,15 @@ def _once_ended(job: Future[Any], then: Callable[[], None]) -> None:
 DONE = Complete()
 
 
-def is_failure(report: Report) -> bool:
-    """Not a success, and not put off."""
-    return isinstance(report, Bury) or (isinstance(report, Fail) and not report.free)
-
-
-def _completed(task: Task, result: Any) -> Report:
-    """A result that cannot be kept is a fault of the task, which another attempt would only repeat."""
+def _kept(task: Task, result: Any, context: Context) -> bytes | None:
+    """The result as it is kept."""
+    if context.encoded is not None and context.encoded[0] is result:
+        return context.encoded[1]
     try:
-        return Complete(result_bytes(result))
+        return result_bytes(result)
     except Invalid as error:
-        return Bury(
-            f"task '{task.name}' ran, but its result {error.problem.partition(';')[0]}; return plain data or None"
-        )
+        problem = error.problem.partition(";")[0]
+        raise UnusableResult(f"task '{task.name}' ran, but its result {problem}; return plain data or None") from None
 
 
 def report_of(error: BaseException, task: Task, attempt: int) -> Report:
@@ -242,6 +245,8 @@ def report_of(error: BaseException, task: Task, attempt: int) -> Report:
     match error:
         case Snooze():
             return Fail(str(error), error.after, free=True)
+        case UnusablePayload() | UnusableResult():
+            return Bury(str(error))
         case PermanentError():
             return Bury(traced(error))
     after = error.after if isinstance(error, RetryableError) else None

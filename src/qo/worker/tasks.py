@@ -186,6 +186,10 @@ class Context:
     """What the task raised, if it did."""
     thread: Future[Any] | None = None
     """What goes on with the task in a thread, after its message was settled."""
+    encoded: tuple[Any, bytes | None] | None = None
+    """The task's result, and the same as it is kept."""
+    lost: bool = False
+    """Whether its lease was lost: the message is another's now."""
     _logger: MessageLogger | None = None
 
     @property
@@ -210,9 +214,10 @@ class Context:
         """Whether the task should stop: it was canceled, or its lease was lost. A task in a thread looks here."""
         return self._cancelled
 
-    def give_up(self) -> None:
+    def give_up(self, *, lost: bool = False) -> None:
         """The worker says that it should stop."""
         self._cancelled = True
+        self.lost = lost
 
     async def check_lease(self) -> None:
         """Before the task starts: make sure of the lease, if it may have ended. If it has, this is canceled."""

@@ -19,12 +19,13 @@ from datetime import UTC, datetime
 from typing import Any, Self, TypeVar, overload
 
 from qo.client.client import Client
+from qo.client.middleware import checked
 from qo.client.queue import Queue
 from qo.client.traces import describe
 from qo.connect import connect, described
 from qo.core.durations import Length
 from qo.core.errors import Invalid, not_one_of
-from qo.core.lease import Complete, Delivered, Fail
+from qo.core.lease import Delivered, Fail
 from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
 from qo.core.polling import PollingStrategy
 from qo.core.retry import RetryPolicy
@@ -33,8 +34,9 @@ from qo.metrics.registry import Registry
 from qo.worker.fetcher import At, Fetcher, Finished, at
 from qo.worker.metrics import WorkerMetrics
 from qo.worker.metrics_server import exposed
+from qo.worker.middleware import RunMiddleware, calling_hooks
 from qo.worker.options import WorkerRunOptions
-from qo.worker.running import Processes, Runner, is_failure
+from qo.worker.running import Processes, Runner
 from qo.worker.tasks import Context, Task, log_fields, make_task
 
 log = logging.getLogger("qo.worker")
@@ -75,6 +77,7 @@ class Worker:
         owner: str | None = None,
         token: str | None = None,
         encryption_key: str = "",
+        middleware: Sequence[RunMiddleware] = (),
     ) -> None:
         if isinstance(where, str) and "://" not in where:
             raise Invalid(
@@ -91,6 +94,7 @@ class Worker:
         self._options = {"token": token, "encryption_key": encryption_key}
         self.tasks: dict[str, Task] = {}
         self._hooks: dict[str, list[Hook]] = {event: [] for event in EVENTS}
+        self._middleware = [checked("middleware", each) for each in middleware]
         self._run: Run | None = None
         self._gauges = WorkerMetrics()
 
@@ -165,6 +169,21 @@ class Worker:
 
         return register
 
+    def middleware(self, function: F) -> F:
+        """Have a function run around each task of this worker; the first that was given is the outermost.
+
+        It is an async function of the context and of `call_next`, or a generator function of the context that yields
+        once; see `qo.client.middleware`.
+        """
+        self._middleware.append(checked("middleware", function))
+        return function
+
+    @property
+    def all_middleware(self) -> Sequence[RunMiddleware]:
+        """The hooks, and what was given."""
+        hooked = any(self._hooks[event] for event in ("success", "failure"))
+        return [calling_hooks(self.call_hooks), *self._middleware] if hooked else list(self._middleware)
+
     async def run(self, options: WorkerRunOptions | None = None) -> Ran:
         """Work until told to stop: by `stop()`, or by a signal if the options say so.
 
@@ -227,10 +246,6 @@ class Worker:
         if self._run is not None:
             self._run.stop(now=now)
 
-    def has_hooks(self, event: str) -> bool:
-        """Whether anything was registered for an event."""
-        return bool(self._hooks[event])
-
     async def call_hooks(self, event: str, *arguments: Any) -> None:
         """Call, and await, what was registered for an event. What a hook raises is logged."""
         for hook in self._hooks[event]:
@@ -280,8 +295,6 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._running: dict[At, tuple[asyncio.Task[None], Context]] = {}
         self._lost: set[At] = set()
-        self._hooking: set[asyncio.Task[Any]] = set()
-        """Tasks that have ended, and whose hooks have not."""
         self.left_behind = 0
         self.works = asyncio.Event()
         """Its store is open, and has let it register."""
@@ -299,7 +312,7 @@ class Run:
             stack.callback(threads.shutdown, wait=False, cancel_futures=True)
             processes = Processes(options.processes)
             stack.callback(processes.close)
-            self._runner = Runner(threads, processes, self._occupy)
+            self._runner = Runner(threads, processes, self._occupy, worker.all_middleware)
             self._take_signals(stack)
             async with exposed(self._gauges.registry, options.metrics_port):
                 await worker.call_hooks("start")
@@ -392,7 +405,7 @@ class Run:
             task, context = known
             if lost:
                 self._lost.add(place)
-            context.give_up()
+            context.give_up(lost=lost)
             task.cancel()
 
     async def _execute(self, delivered: Delivered, context: Context, place: At) -> None:
@@ -412,15 +425,6 @@ class Run:
         assert self._fetcher is not None
         seconds = time.perf_counter() - began
         self._fetcher.done(Finished(delivered, report, started, seconds, context.error))
-        event = "success" if isinstance(report, Complete) else "failure" if is_failure(report) else None
-        if event is not None and self._worker.has_hooks(event):
-            task = asyncio.current_task()
-            assert task is not None
-            self._hooking.add(task)
-            try:
-                await self._worker.call_hooks(event, delivered)
-            finally:
-                self._hooking.discard(task)
 
     async def _ended(self) -> None:
         """Nothing of the user's is left running, or known to be."""
@@ -428,8 +432,6 @@ class Run:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-        if self._hooking:
-            await asyncio.wait(self._hooking, timeout=self._options.grace_seconds)
         behind = self._runner.left_behind
         self.left_behind = len(behind)
         if behind:
