@@ -139,7 +139,7 @@ class OverHttp:
 @contextlib.asynccontextmanager
 async def over_http(engine: Engine, clock: ManualClock) -> AsyncIterator[OverHttp]:
     local = LocalBroker(engine, clock=clock)
-    await local._housekeeping.close()  # the tests tidy themselves
+    await local._housekeeping.stop()  # the tests tidy themselves
     async with serving(local) as running:
         broker = RemoteBroker(Transport([running.url], None), clock.now)
         try:

@@ -38,7 +38,7 @@ async def test_who_is_not_seen_any_longer_is_let_go(store, monkeypatch):
     async with asyncio.timeout(30):
         while await states(store) != {"parked": "gone", "gone": "gone"}:
             await asyncio.sleep(0.01)
-    await keeper.close()
+    await keeper.stop()
 
 
 async def test_who_waits_at_another_server_is_taken_over(store):
@@ -52,8 +52,8 @@ async def test_who_waits_at_another_server_is_taken_over(store):
                 await asyncio.sleep(0.01)
     await second.deregister("a")
     assert await states(store) == {}
-    await first.close()
-    await second.close()
+    await first.stop()
+    await second.stop()
 
 
 @contextlib.asynccontextmanager

@@ -142,7 +142,7 @@ async def place(request, monkeypatch, database) -> AsyncIterator[Place]:
         engine = await CountedPostgres.open(address)
         engine.look = await asyncpg.connect(database.url)
     broker = LocalBroker(engine)
-    await broker._housekeeping.close()
+    await broker._housekeeping.stop()
     async with serving(broker) as running, aiohttp.ClientSession(running.url) as session:
         running.session = session
         if request.param == "postgres":

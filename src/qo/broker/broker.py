@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
+from typing import cast
 
 import msgspec
 
@@ -16,10 +17,12 @@ from qo.broker.ids import Ids
 from qo.broker.measured import Measured
 from qo.broker.push import Pushes
 from qo.broker.results import Results
+from qo.broker.service import Service
 from qo.broker.settle import SettleAnswer, Settles
 from qo.broker.timers import Housekeeping, Poller, Vigil
 from qo.broker.tokens import TokenRecords
-from qo.core.errors import Closed
+from qo.core.capabilities import Capabilities
+from qo.core.errors import Closed, Invalid
 from qo.core.lease import (
     AckByName,
     Acked,
@@ -62,6 +65,7 @@ class LocalBroker:
         self._backoffs = Backoffs(self._clock, backoff or GroupBackoff())
         measured = self._measured = Measured(store, self.metrics)
         self._pushes = Pushes(measured)
+        store = self._engine = measured.engine
         wakes = self.metrics.histogram("qo_wake_seconds", "From the hint that woke a waiting claim to its answer.")
         self._claims = Claims(
             measured, self._clock, times, self._counters, self._backoffs, wakes.observe, lambda: store.must_poll
@@ -72,15 +76,23 @@ class LocalBroker:
         self._housekeeping = Housekeeping(store, self._clock, times)
         self._poller = Poller(store, self._clock, polling or PollingStrategy(), self._someone_waits, self._others_wrote)
         self._vigil = Vigil(store, self._clock, self._someone_waits)
+        self.services: list[Service] = [self._poller, self._vigil, self._housekeeping]
+        """What does something at its own times; started with the broker, and stopped with it."""
         self._tokens = TokenRecords(store)
         self._closed = False
         self._show_waiting()
         store.listen(self._heard)
-        self._housekeeping.start()
+        for service in self.services:
+            service.start()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What its store can do beyond what every store does."""
+        return self._store.capabilities
 
     @property
     def admin(self) -> Admin:
-        return self._store
+        return self._engine
 
     @property
     def access(self) -> Access:
@@ -88,15 +100,18 @@ class LocalBroker:
 
     @property
     def workers(self) -> Workers:
-        return self._store
+        return self._engine
 
     @property
     def wires(self) -> Wires:
-        return self._store
+        """What the wires of other systems need; only where the store's capabilities have `names`."""
+        if not self.capabilities.names:
+            raise Invalid("store", "keeps no names of messages, which this wire needs; use SQLite or PostgreSQL")
+        return cast("Wires", self._engine)
 
     @property
     def inspect(self) -> Inspect:
-        return self._store
+        return self._engine
 
     @property
     def waiting(self) -> int:
@@ -162,7 +177,11 @@ class LocalBroker:
     async def ack_by_name(self, acks: Sequence[AckByName]) -> Sequence[Acked]:
         """Not gathered: the items of one call are judged together, and those of another not with them."""
         self._housekeeping.traffic()
-        return await self._measured.ack_by_name(acks)
+        return await self._measured.ack_by_name(cast("Wires", self._store), acks)
+
+    async def queues_of(self, lanes: Sequence[int], tokens: Sequence[str]) -> Collection[str]:
+        """The queues of these lanes, and of those that these tokens have leases on."""
+        return await self._engine.queues_of(lanes, tokens)
 
     async def finished(self, id: MessageId, until: datetime | None) -> Job | None:
         """Wait for a job to be finished; None if nothing is known of it."""
@@ -194,19 +213,11 @@ class LocalBroker:
         if self._closed:
             return
         self._closed = True
-        waiters = self._claims.waiters
-        for part in (
-            self._poller,
-            self._vigil,
-            waiters,
-            self._results,
-            self._demands,
-            self._pushes,
-            self._settles,
-            self._claims,
-            self._housekeeping,
-        ):
+        await self.stop_waiting()
+        for part in (self._pushes, self._settles, self._claims):
             await part.close()
+        for service in self.services:
+            await service.stop()
         await self._store.close()
 
     async def _start_listening(self) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import time
 from collections import Counter as Tallied
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from qo.core.lease import (
     AckByName,
@@ -23,17 +25,53 @@ from qo.core.lease import (
     Want,
 )
 from qo.core.message import Duplicate, NewMessage, Pushed, Refused, Stored
-from qo.core.verbs import Store
+from qo.core.verbs import Admin, Engine, Inspect, Records, Store, Wires, Workers
 from qo.metrics.registry import SIZES, Registry
 
 ANSWERS: dict[type, str] = {Stored: "stored", Duplicate: "duplicate", Refused: "refused"}
 
 
-class Measured:
-    """Does what the store does, and writes down how much and how long."""
+MEASURED = frozenset(
+    name
+    for protocol in (Store, Admin, Records, Workers, Inspect, Wires)
+    for name, verb in vars(protocol).items()
+    if inspect.iscoroutinefunction(verb)
+)
+"""The verbs of an engine."""
 
-    def __init__(self, store: Store, registry: Registry) -> None:
+
+class _Timed:
+    """An engine whose every verb is timed; what is not a verb is the engine's own."""
+
+    def __init__(self, engine: Engine, note: Callable[[str, float, int], None]) -> None:
+        self._engine = engine
+        self._note = note
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        if name not in MEASURED:
+            return found
+
+        async def timed(*arguments: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return await found(*arguments, **options)
+            finally:
+                self._note(name, began, 1)
+
+        setattr(self, name, timed)
+        return timed
+
+
+class Measured:
+    """Does what the store does, and writes down how much and how long.
+
+    The verbs that move messages are told apart by their answers; `engine` is the same store with all its verbs timed.
+    """
+
+    def __init__(self, store: Engine, registry: Registry) -> None:
         self._store = store
+        self.engine = cast("Engine", _Timed(store, self._note))
         self._pushed = registry.counter("qo_pushed_messages_total", "Messages pushed, by answer.", ["answer"])
         self._claims = registry.counter("qo_claims_total", "Claims that the store was asked for.")
         self._empty = registry.counter("qo_claims_empty_total", "Claims that found nothing.")
@@ -89,9 +127,9 @@ class Measured:
                 self._note_settled(each.settled)
         return answers
 
-    async def ack_by_name(self, acks: Sequence[AckByName]) -> Sequence[Acked]:
+    async def ack_by_name(self, wires: Wires, acks: Sequence[AckByName]) -> Sequence[Acked]:
         began = time.perf_counter()
-        answers = await self._store.ack_by_name(acks)
+        answers = await wires.ack_by_name(acks)
         self._note("ack_by_name", began, len(acks))
         for each in answers:
             self._settled.add(1, (each.verdict or each.answer).value)

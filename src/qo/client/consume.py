@@ -14,6 +14,7 @@ from qo.client.delivery import Delivery
 from qo.client.payload import result_bytes
 from qo.client.steps import BATCH, Options
 from qo.client.traces import describe
+from qo.core.backoff import LoopBackoff
 from qo.core.errors import Closed, NotFound, QoError, Unavailable
 from qo.core.lease import (
     Answer,
@@ -40,8 +41,6 @@ log = logging.getLogger("qo.client")
 Handler = Callable[[Any], Awaitable[Any]]
 """Takes a delivery, or a list of them where `each` is off."""
 
-FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.1, 10.0
-"""Between two claims, while the store is away."""
 EXTEND_AFTER = 3
 """Leases are extended when a third of them is over."""
 
@@ -75,7 +74,7 @@ async def _claim(queue: Queue, options: Options, messages: int, lane_messages: i
     """
     broker = queue.broker
     over = None if options.idle is None else broker.now() + options.idle
-    rest = FIRST_REST_SECONDS
+    backoff = LoopBackoff()
     while True:
         want = queue.want(messages=messages, lane_messages=lane_messages)
         try:
@@ -85,11 +84,11 @@ async def _claim(queue: Queue, options: Options, messages: int, lane_messages: i
         except Unavailable as error:
             if over is not None and broker.now() >= over:
                 raise
+            rest = backoff.failed()
             log.warning("could not claim: %s; trying again in %.1f s", error, rest)
             await asyncio.sleep(rest)
-            rest = min(rest * 2, LONGEST_REST_SECONDS)
             continue
-        rest = FIRST_REST_SECONDS
+        backoff.succeeded()
         if isinstance(answer, Claimed):
             return [Delivery(broker, each) for each in answer.deliveries]
         if ended or (over is not None and broker.now() >= over):

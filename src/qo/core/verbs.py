@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import msgspec
 
 from qo.core.access import Token
+from qo.core.capabilities import Capabilities
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
     AckByName,
@@ -121,8 +122,8 @@ class Store(Protocol):
         """Do each unit wholly or not at all."""
         ...
 
-    async def ack_by_name(self, acks: Sequence[AckByName]) -> Sequence[Acked]:
-        """Move groups on in keyed lanes, by the names of messages. Those of one lane and lease are judged together."""
+    async def queues_of(self, lanes: Sequence[int], tokens: Sequence[str]) -> Collection[str]:
+        """The queues of these lanes, and of those that these tokens have leases on; what is not known has none."""
         ...
 
     async def tidy(self) -> datetime | None:
@@ -232,7 +233,14 @@ class Admin(Protocol):
 
 
 class Wires(Protocol):
-    """What the wires of other systems need beyond the verbs; in the process of a store only."""
+    """What the wires of other systems need beyond the verbs; in the process of a store only.
+
+    Optional: an engine has it if its capabilities have `names`.
+    """
+
+    async def ack_by_name(self, acks: Sequence[AckByName]) -> Sequence[Acked]:
+        """Move groups on in keyed lanes, by the names of messages. Those of one lane and lease are judged together."""
+        ...
 
     async def reconfigure(self, queue: str, change: Callable[[QueueSettings | None], Mapping[str, Any]]) -> QueueInfo:
         """Change settings by what they are (None: the queue is new), in one commit."""
@@ -252,10 +260,6 @@ class Wires(Protocol):
 
     async def drop_filters(self, group: str) -> int:
         """Have a group join no more queues through filters. Through how many it would have."""
-        ...
-
-    async def queues_of(self, lanes: Sequence[int], tokens: Sequence[str]) -> Collection[str]:
-        """The queues of these lanes, and of those that these tokens have leases on; what is not known has none."""
         ...
 
     async def add_trace(self, trace: Trace) -> None: ...
@@ -377,8 +381,11 @@ class Inspect(Protocol):
         ...
 
 
-class Engine(Store, Admin, Records, Workers, Inspect, Wires, Protocol):
-    """Everything that a place to keep messages can do."""
+class Engine(Store, Admin, Records, Workers, Inspect, Protocol):
+    """Everything that every place to keep messages can do; `capabilities` say what one can do beyond that."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
 
 
 class Broker(Protocol):

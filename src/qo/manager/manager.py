@@ -14,6 +14,7 @@ from collections.abc import Collection, Coroutine, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from qo.core.backoff import LoopBackoff
 from qo.core.errors import QoError
 from qo.core.scaling import Demand, Scaler, ScalingSettings
 from qo.core.verbs import Broker
@@ -55,7 +56,7 @@ class Manager:
         self._changed = asyncio.Event()
         self._stops = 0
         self._wanted = settings.default_count
-        self._deaths = 0
+        self._backoff = LoopBackoff(FIRST_REST_SECONDS, LONGEST_REST_SECONDS)
         self._not_before = 0.0
         self._finished_before = 0
         self._noted = 0
@@ -190,8 +191,9 @@ class Manager:
         """Longer with each death, but for those that die together; a worker that lived for long starts anew."""
         now = time.monotonic()
         if now >= self._not_before:
-            self._deaths = 1 if now - child.began >= STEADY_SECONDS else self._deaths + 1
-            self._not_before = now + min(FIRST_REST_SECONDS * 2 ** (self._deaths - 1), LONGEST_REST_SECONDS)
+            if now - child.began >= STEADY_SECONDS:
+                self._backoff.succeeded()
+            self._not_before = now + self._backoff.failed()
         return self._not_before - now
 
     def _note_rate(self) -> None:

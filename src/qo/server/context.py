@@ -102,7 +102,7 @@ class ServerContext:
         """What a lease's token proves is a right in its queue: who is limited to some queues must reach that one."""
         request.allow(CONSUMER, [])
         if request.caller.is_limited:
-            request.allow(CONSUMER, await self.broker.wires.queues_of(lanes, tokens))
+            request.allow(CONSUMER, await self.broker.queues_of(lanes, tokens))
 
     @contextlib.contextmanager
     def waiting(self, request: Request) -> Iterator[None]:
@@ -126,5 +126,5 @@ class ServerContext:
         """Answer everyone who waits; what is under way goes on."""
         self.stopping = True
         self.streams.stop()
-        await self.keeper.close()
+        await self.keeper.stop()
         await self.broker.stop_waiting()

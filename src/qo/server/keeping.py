@@ -8,7 +8,10 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
+from qo.broker.clock import SystemClock
+from qo.broker.service import Service
 from qo.core.errors import QoError, Throttled
 from qo.core.verbs import Workers
 from qo.core.worker import Heartbeat
@@ -32,11 +35,16 @@ class Owner:
     seen: float = 0.0
 
 
-class Keeper:
+class Keeper(Service):
+    """Forgets owners that were not seen for a while: in memory alone, but the store is told of registered ones."""
+
+    name = "forgetting workers"
+    waits_for_tick = False
+
     def __init__(self, workers: Workers) -> None:
+        super().__init__(SystemClock())
         self._workers = workers
         self._owners: dict[str, Owner] = {}
-        self._sweep: asyncio.Task[None] | None = None
         self._adopting: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -71,12 +79,12 @@ class Keeper:
             owner.parked -= 1
             owner.seen = time.monotonic()
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         self._closed = True
-        tasks = [*self._adopting, *([self._sweep] if self._sweep else ())]
-        for task in tasks:
+        for task in self._adopting:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._adopting, return_exceptions=True)
+        await super().stop()
 
     def _owner(self, id: str) -> Owner | None:
         owner = self._owners.get(id)
@@ -85,28 +93,23 @@ class Keeper:
                 return None
             owner = self._owners[id] = Owner()
         owner.seen = time.monotonic()
-        if self._sweep is None:
-            self._sweep = asyncio.create_task(self._sweep_on())
+        if self.is_parked:
+            self.nudge(self.clock.now() + timedelta(seconds=HOLD_SECONDS / 2))
         return owner
 
     async def _adopt(self, id: str, owner: Owner) -> None:
         with contextlib.suppress(QoError):
             owner.registered |= await self._workers.adopt(id)
 
-    async def _sweep_on(self) -> None:
-        """In memory alone; the store is told when one is not seen any longer."""
-        try:
-            while self._owners:
-                await asyncio.sleep(HOLD_SECONDS / 2)
-                over = time.monotonic() - HOLD_SECONDS
-                gone = {id: each for id, each in self._owners.items() if not each.parked and each.seen < over}
-                for id in gone:
-                    del self._owners[id]
-                left = [id for id, each in gone.items() if each.registered]
-                if left:
-                    try:
-                        await self._workers.disown(left)
-                    except QoError as error:
-                        log.warning("could not say that %d workers are gone: %s", len(left), error)
-        finally:
-            self._sweep = None
+    async def tick(self) -> datetime | None:
+        over = time.monotonic() - HOLD_SECONDS
+        gone = {id: each for id, each in self._owners.items() if not each.parked and each.seen < over}
+        for id in gone:
+            del self._owners[id]
+        left = [id for id, each in gone.items() if each.registered]
+        if left:
+            try:
+                await self._workers.disown(left)
+            except QoError as error:
+                log.warning("could not say that %d workers are gone: %s", len(left), error)
+        return self.clock.now() + timedelta(seconds=HOLD_SECONDS / 2) if self._owners else None

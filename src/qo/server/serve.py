@@ -18,6 +18,7 @@ from pathlib import Path
 import uvicorn
 
 from qo.broker.broker import LocalBroker
+from qo.core.backoff import LoopBackoff
 from qo.core.errors import Invalid, Unavailable
 from qo.server import logs
 from qo.server.app import App
@@ -29,7 +30,7 @@ from qo.server.router import Router
 from qo.server.routes import queen, service, v1
 from qo.server.settings import ServerSettings, is_loopback
 from qo.server.siblings import answering
-from qo.stores.opening import open_engine, shares_between_processes, without_password
+from qo.stores.opening import capabilities_of, open_engine, without_password
 
 log = logging.getLogger("qo.server")
 
@@ -74,7 +75,8 @@ async def furnished(
         broker.access, broker.store_now, auth=listen.auth, local_only=local_only, origins=listen.origins, jwts=jwts
     )
     context = ServerContext(broker, settings, authenticator)
-    router = Router([*v1.ROUTES, *queen.ROUTES, *service.routes(v1.ROUTES)])
+    wires = queen.ROUTES if broker.capabilities.names else []
+    router = Router([*v1.ROUTES, *wires, *service.routes(v1.ROUTES)])
     show = broker.metrics
     show.gauge("qo_http_waiters", "Requests that wait.", lambda: context.all_waiting)
     show.gauge("qo_streams", "Streams that are open.", lambda: len(context.streams))
@@ -159,7 +161,7 @@ def serve(settings: ServerSettings) -> int:
     """Serve until SIGTERM or SIGINT; then answer who waits, finish what is under way, and exit 0."""
     logs.set_up(settings.log)
     workers = settings.server.workers
-    if workers > 1 and not shares_between_processes(settings.store):
+    if workers > 1 and not capabilities_of(settings.store).serves_many_processes:
         raise Invalid("server.workers", "must be 1 on this store; several processes need PostgreSQL")
     listening = bind(settings.server.host, settings.server.port)
     if workers == 1:
@@ -184,7 +186,7 @@ class Supervisor:
     def run(self) -> None:
         for each in SIGNALS:
             signal.signal(each, self._stop)
-        rest = FIRST_REST_SECONDS
+        backoff = LoopBackoff(FIRST_REST_SECONDS, LONGEST_REST_SECONDS)
         began = time.monotonic()
         processes = [self._start() for _ in range(self._settings.server.workers)]
         while not self._stopping.is_set():
@@ -192,9 +194,11 @@ class Supervisor:
             dead = [process for process in processes if not process.is_alive()]
             if not dead or self._stopping.is_set():
                 continue
-            rest = FIRST_REST_SECONDS if time.monotonic() - began > LONGEST_REST_SECONDS else rest * 2
+            if time.monotonic() - began > LONGEST_REST_SECONDS:
+                backoff.succeeded()
+            rest = backoff.failed()
             log.warning("%d serving processes died; starting others in %.1f s", len(dead), rest)
-            self._stopping.wait(min(rest, LONGEST_REST_SECONDS))
+            self._stopping.wait(rest)
             began = time.monotonic()
             processes = [process for process in processes if process not in dead]
             processes += [] if self._stopping.is_set() else [self._start() for _ in dead]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from qo.core.capabilities import Capabilities
 from qo.core.errors import Invalid, not_one_of
 from qo.core.names import suggestion
 from qo.core.verbs import Engine
@@ -89,14 +90,20 @@ async def _open_postgres(url: str, options: dict[str, Any]) -> Engine:
     return await PostgresEngine.open(read_address(url), **options)
 
 
-def shares_between_processes(url: str) -> bool:
-    """Whether several serving processes may stand before this store."""
-    return _is_postgres(url)
+def capabilities_of(url: str) -> Capabilities:
+    """What the engine of a URL can do, without opening the store."""
+    if _is_postgres(url):
+        with _driver_named():
+            from qo.stores.postgres.engine import PostgresEngine  # noqa: PLC0415 - only when asked for
+        return PostgresEngine.capabilities
+    from qo.stores.sqlite.engine import SqliteEngine  # noqa: PLC0415 - only when asked for
+
+    return SqliteEngine.capabilities
 
 
 async def migrate(url: str, *, dry_run: bool = False) -> list[str]:
     """Bring a store's schema forward; the names of the migrations that were, or would be, applied."""
-    if not _is_postgres(url):
+    if not capabilities_of(url).migrates:
         raise Invalid("url", "names no PostgreSQL database; a SQLite file is migrated when it is opened")
     with _driver_named():
         from qo.stores.postgres.address import read_address  # noqa: PLC0415 - only when asked for

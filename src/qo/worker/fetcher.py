@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
+from qo.core.backoff import LoopBackoff
 from qo.core.errors import QoError, Unavailable
 from qo.core.lane import LaneId
 from qo.core.lease import (
@@ -50,7 +51,6 @@ BEAT_SECONDS = 20.0
 """A worker that holds something says how it is at least this often."""
 SETTLE_LIMIT = 1000
 MEMORY_SECONDS = 1.0
-FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 0.1, 10.0
 
 At = tuple[LeaseToken, int, int]
 """A message under a lease: its token, lane and offset."""
@@ -239,7 +239,7 @@ class Fetcher:
 
     async def _claim_on_and_on(self) -> None:
         await self._registered.wait()  # what a registered worker claims is known to run
-        rest = FIRST_REST_SECONDS
+        backoff = LoopBackoff()
         while not self._stopping.is_set():
             self._freed.clear()
             size = self._claim_size()
@@ -250,13 +250,13 @@ class Fetcher:
             try:
                 answer = await self._broker.claim_or_wait(self._want(size), None)
             except QoError as error:
+                rest = backoff.failed()
                 log.warning("could not claim: %s; trying again in %.1f s", error, rest)
                 await asyncio.sleep(rest)
-                rest = min(rest * 2, LONGEST_REST_SECONDS)
                 continue
             finally:
                 self._parked = 0
-            rest = FIRST_REST_SECONDS
+            backoff.succeeded()
             if isinstance(answer, Nothing):
                 return  # whoever waits for ever is told nothing only when the store is closed
             self._take(answer)
@@ -317,7 +317,7 @@ class Fetcher:
         Each try claims on under tokens of its own, because the one before may have been made; and after one that was
         refused, it only settles.
         """
-        rest = FIRST_REST_SECONDS
+        backoff = LoopBackoff()
         while True:
             try:
                 return await self._broker.settle(items, self._wants(refill))
@@ -326,9 +326,9 @@ class Fetcher:
                     return [], []
                 if not isinstance(error, Unavailable):
                     refill = 0
+                rest = backoff.failed()
                 log.warning("could not settle %d messages: %s; trying again in %.1f s", len(items), error, rest)
                 await asyncio.sleep(rest)
-                rest = min(rest * 2, LONGEST_REST_SECONDS)
 
     def _note(self, finished: Sequence[Finished], answers: Sequence[Settled]) -> None:
         for each, answer in zip(finished, answers, strict=False):
@@ -411,12 +411,11 @@ class Fetcher:
             )
 
     async def _verify(self, delivered: Delivered) -> None:
-        place, rest = at(delivered), FIRST_REST_SECONDS
+        place, backoff = at(delivered), LoopBackoff()
         while place in self._held and self._ends.may_be_over(delivered.token):
             await self._extend([Extension(token=delivered.token, lease=self._options.lease)])
             if self._ends.may_be_over(delivered.token):  # the store is away
-                await asyncio.sleep(rest)
-                rest = min(rest * 2, LONGEST_REST_SECONDS)
+                await asyncio.sleep(backoff.failed())
 
     async def _extend(self, extensions: Sequence[Extension]) -> None:
         asked_at = self._ends.now()

@@ -19,6 +19,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from qo.core.backoff import LoopBackoff
 from qo.core.errors import Closed, Invalid, QoError, Throttled, Unavailable
 from qo.wire.problems import Problem, error_of
 
@@ -135,7 +136,7 @@ class Transport:
         deadline = loop.time() + self.deadline_seconds + waits
         data = None if body is None else _encode(body)
         headers = self._headers if key is None else {**self._headers, "idempotency-key": key}
-        rest, failures = FIRST_REST_SECONDS, 0
+        backoff, failures = LoopBackoff(FIRST_REST_SECONDS, LONGEST_REST_SECONDS), 0
         while True:
             if self._closed:
                 raise Closed("this client was closed")
@@ -153,11 +154,10 @@ class Transport:
                 continue
             if failures == len(self._addresses):
                 log.warning("%s; trying again for up to %g s", failed, self.deadline_seconds)
-            pause = max(rest * (0.5 + random.random()), _asked_rest(failed))  # noqa: S311 - no secret
+            pause = max(backoff.failed() * (0.5 + random.random()), _asked_rest(failed))  # noqa: S311 - no secret
             if self.is_closed() or loop.time() + pause >= deadline:
                 raise failed
             await asyncio.sleep(pause)
-            rest = min(rest * 2, LONGEST_REST_SECONDS)
 
     async def close(self) -> None:
         """Those who wait are told so. Calls that are under way go out, and the last words of who was just cancelled."""

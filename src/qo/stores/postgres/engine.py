@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
+from qo.core.capabilities import Capabilities
 from qo.core.errors import Incompatible
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
@@ -78,6 +79,16 @@ ARRANGING = frozenset({
 
 class PostgresEngine:
     """Everything that `Engine` promises, in one schema. Open it with `await PostgresEngine.open(address)`."""
+
+    capabilities = Capabilities(
+        names=True,
+        seeks_by_offset=True,
+        lists_lanes=True,
+        enqueues_in_sql=True,
+        wakes_others=True,
+        serves_many_processes=True,
+        migrates=True,
+    )
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from typing import Any
 
 import asyncpg
 
+from qo.core.backoff import LoopBackoff
 from qo.core.errors import Closed
 from qo.core.message import MessageId
 from qo.core.verbs import EVERYTHING, Hint
@@ -33,8 +34,6 @@ LET_GO = "SELECT pg_advisory_unlock_shared(hashtextextended($1 || ' ' || id, 0))
 """A lock that nobody waits for says that a worker lives: it ends with the session, and `pg_locks` shows it."""
 KEPT_LIMIT = 1000
 """A server has room for some thousands of locks, for all."""
-FIRST_REST_SECONDS = 0.1
-LONGEST_REST_SECONDS = 10.0
 
 
 class Listener:
@@ -192,14 +191,13 @@ class Listener:
         return self._reconnecting
 
     async def _reconnect(self) -> None:
-        rest = FIRST_REST_SECONDS
+        backoff = LoopBackoff()
         try:
             while not self._closed:
                 try:
                     await self._listen()
                 except (*LOST, *RETRIED, asyncpg.PostgresError):
-                    await asyncio.sleep(rest)
-                    rest = min(rest * 2, LONGEST_REST_SECONDS)
+                    await asyncio.sleep(backoff.failed())
                 else:
                     log.info("listening again")
                     self._heard(EVERYTHING)

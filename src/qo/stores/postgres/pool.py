@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import asyncpg
 
+from qo.core.backoff import LoopBackoff
 from qo.core.errors import Closed, Incompatible, Invalid, Unavailable
 from qo.metrics.steady import steady_seconds
 from qo.stores.postgres.address import Address
@@ -128,7 +129,7 @@ class Pool:
         loop = asyncio.get_running_loop()
         limit = self.deadline_seconds + extra_seconds
         deadline = loop.time() + limit
-        rest, unsure = FIRST_REST_SECONDS, False
+        backoff, unsure = LoopBackoff(FIRST_REST_SECONDS, LONGEST_REST_SECONDS), False
         while True:
             if self._closed:
                 raise Closed("this store was closed")
@@ -151,11 +152,11 @@ class Pool:
             except asyncpg.PostgresError as error:
                 self._pin_isolation(error, pinned)
                 continue
+            rest = backoff.failed()
             if loop.time() + rest >= deadline:
                 raise _gave_up(cause, limit, unsure) from cause
             self._note_failure(cause, limit)
             await asyncio.sleep(rest * (0.5 + random.random()))  # noqa: S311 - no secret
-            rest = min(rest * 2, LONGEST_REST_SECONDS)
 
     def _note_failure(self, cause: BaseException, limit: float) -> None:
         """Say that the database is away once, until it answers again."""

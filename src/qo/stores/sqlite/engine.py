@@ -17,6 +17,7 @@ from typing import Any, Self, TypeVar
 
 import apsw
 
+from qo.core.capabilities import Capabilities
 from qo.core.errors import Forbidden, Incompatible, Unavailable
 from qo.core.lane import Filter, Start
 from qo.core.lease import (
@@ -112,6 +113,16 @@ class Patience:
 
 class SqliteEngine:
     """Everything that `Engine` promises, in one file. Open it with `await SqliteEngine.open(path)`."""
+
+    capabilities = Capabilities(
+        names=True,
+        seeks_by_offset=True,
+        lists_lanes=True,
+        enqueues_in_sql=False,
+        wakes_others=False,
+        serves_many_processes=False,
+        migrates=False,
+    )
 
     def __init__(
         self,
