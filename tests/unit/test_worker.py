@@ -18,10 +18,10 @@ from urllib.request import urlopen
 import pytest
 
 import qo
+from qo.client.lease_ends import LeaseEnds
 from qo.core.lease import Fail, LeaseToken
 from qo.core.worker import WorkerInfo
 from qo.metrics.registry import prometheus_text
-from qo.worker.leases import LeaseEnds
 from qo.worker.pressure import Pressure, Watermark, claim_size, memory_usage
 from tests.postgres import Server
 from tests.serving import STORES, plain_environment, store_url

@@ -19,7 +19,8 @@ from qo.broker.hints import HintCounters
 from qo.broker.measured import Measured
 from qo.broker.waiters import Waiters
 from qo.core.errors import QoError
-from qo.core.lease import Claimed, Nothing, Release, Settlement, Want
+from qo.core.held import released
+from qo.core.lease import Claimed, Nothing, Want
 
 log = logging.getLogger("qo.broker")
 
@@ -126,10 +127,7 @@ class Claims:
         task.add_done_callback(self._returns.discard)
 
     async def _release(self, claimed: Claimed) -> None:
-        items = [
-            Settlement(token=each.token, lane=each.lane, offset=each.offset, report=Release())
-            for each in claimed.deliveries
-        ]
+        items = released(claimed.deliveries)
         try:
             await self._store.settle(items)
         except QoError:

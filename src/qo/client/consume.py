@@ -6,26 +6,24 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from qo.client.delivery import Delivery
+from qo.client.holding import Holder
 from qo.client.payload import result_bytes
 from qo.client.steps import BATCH, Options
 from qo.client.traces import describe
 from qo.core.backoff import LoopBackoff
 from qo.core.errors import Closed, NotFound, QoError, Unavailable
+from qo.core.held import At, at, released
 from qo.core.lease import (
     Answer,
     Claimed,
     Complete,
-    Extension,
     Fail,
-    LeaseToken,
-    Lost,
     Nothing,
-    Place,
     Release,
     Report,
     Want,
@@ -40,9 +38,6 @@ log = logging.getLogger("qo.client")
 
 Handler = Callable[[Any], Awaitable[Any]]
 """Takes a delivery, or a list of them where `each` is off."""
-
-EXTEND_AFTER = 3
-"""Leases are extended when a third of them is over."""
 
 
 async def iterate(queue: Queue, options: Options) -> AsyncIterator[Delivery]:
@@ -60,7 +55,7 @@ async def iterate(queue: Queue, options: Options) -> AsyncIterator[Delivery]:
                 yield fetched.pop()
     finally:
         if fetched:
-            await queue.broker.settle([delivery.settlement(Release()) for delivery in fetched])
+            await queue.broker.settle(released([each.delivered for each in fetched]))
 
 
 def _at_most(messages: int, left: int | None) -> int:
@@ -130,13 +125,13 @@ class Consumer:
         self._freed = asyncio.Event()
         self._handled = 0
         self._taken = 0
-        self._lease = timedelta(0)
+        self._tasks: dict[At, asyncio.Task[None]] = {}
         self._main: asyncio.Task[Any] | None = None
         self._broken: BaseException | None = None
 
     async def run(self) -> int:
         self._main = asyncio.current_task()
-        self._lease = self._options.lease or await self._queue_lease()
+        self._holder = Holder(self._queue.broker, self._options.lease or await self._queue_lease(), self._cancel)
         keeper = asyncio.create_task(self._keep_leases())
         try:
             await self._take_and_start()
@@ -188,11 +183,20 @@ class Consumer:
     def _start(self, deliveries: list[Delivery]) -> None:
         task = asyncio.create_task(self._handle(deliveries))
         self._running[task] = deliveries
+        self._holder.held.take([each.delivered for each in deliveries])
+        self._tasks.update((at(each.delivered), task) for each in deliveries)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._running.pop(task, None)
+        for each in self._running.pop(task, ()):
+            self._holder.held.drop(at(each.delivered))
+            self._tasks.pop(at(each.delivered), None)
         self._freed.set()
+
+    async def _keep_leases(self) -> None:
+        every = self._options.renew
+        if every is None or every:
+            await self._holder.keep(None if every is None else every.total_seconds())
 
     async def _handle(self, deliveries: list[Delivery]) -> None:
         report = await self._report(deliveries)
@@ -210,7 +214,7 @@ class Consumer:
 
     async def _say(self, deliveries: list[Delivery], report: Report) -> None:
         try:
-            answers, _ = await self._queue.broker.settle([each.settlement(report) for each in deliveries])
+            answers, _ = await self._holder.settle([each.settlement(report) for each in deliveries])
         except QoError:
             log.warning("could not settle message %s; its lease will run out", deliveries[0].id, exc_info=True)
             return
@@ -264,33 +268,13 @@ class Consumer:
             task.cancel()
         while self._running:
             await asyncio.gather(*self._running, return_exceptions=True)
-        unsettled = [delivery for delivery in held if not delivery.settled]
+        unsettled = [delivery.delivered for delivery in held if not delivery.settled]
         if unsettled:
-            await self._queue.broker.settle([delivery.settlement(Release()) for delivery in unsettled])
+            await self._queue.broker.settle(released(unsettled))
 
-    async def _keep_leases(self) -> None:
-        every = self._lease / EXTEND_AFTER if self._options.renew is None else self._options.renew
-        while every:
-            await asyncio.sleep(every.total_seconds())
-            try:
-                await self._extend_all()
-            except QoError:
-                log.warning("could not extend leases", exc_info=True)
-
-    async def _extend_all(self) -> None:
-        """One call for all leases; what was lost or canceled is cancelled here."""
-        held: dict[LeaseToken, list[tuple[asyncio.Task[None], Place]]] = {}
-        for task, deliveries in self._running.items():
-            for each in (delivery.delivered for delivery in deliveries):
-                held.setdefault(each.token, []).append((task, Place(each.lane, each.offset)))
-        if not held:
-            return
-        extensions = [
-            Extension(token=token, lease=self._lease, started=tuple(place for _, place in tasks))
-            for token, tasks in held.items()
-        ]
-        answers = await self._queue.broker.extend(extensions)
-        for answer, tasks in zip(answers, held.values(), strict=True):
-            for task, place in tasks:
-                if isinstance(answer, Lost) or place in answer.canceled:
-                    task.cancel()
+    def _cancel(self, places: Sequence[At], _: bool) -> None:
+        """What was lost or canceled is not worked on any more."""
+        for place in places:
+            task = self._tasks.get(place)
+            if task is not None:
+                task.cancel()

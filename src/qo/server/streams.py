@@ -13,22 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
-from qo.core.lane import LaneId
+from qo.core.held import Held
 from qo.core.lease import Delivered, Extended, Extension, LeaseToken, Lost, Settled, Settlement
-
-Leased = tuple[LeaseToken, LaneId]
-"""One lane's lease."""
-
-
-class Out:
-    """What was sent of one lane's lease and is not settled."""
-
-    __slots__ = ("expires_at", "keyed", "offsets")
-
-    def __init__(self, keyed: bool, expires_at: datetime) -> None:
-        self.keyed = keyed
-        self.expires_at = expires_at
-        self.offsets: set[int] = set()
 
 
 class Stream:
@@ -37,44 +23,13 @@ class Stream:
     def __init__(self, window: int, client: str) -> None:
         self._window = window
         self.client = client
-        self.out: dict[Leased, Out] = {}
+        self.held = Held()
         self.freed = asyncio.Event()
 
     def room(self, now: datetime) -> int:
         """How many more messages may be out."""
-        for leased in [leased for leased, out in self.out.items() if out.expires_at <= now]:
-            del self.out[leased]
-        return self._window - sum(len(out.offsets) for out in self.out.values())
-
-    def next_over(self) -> datetime | None:
-        """When a lease will be over, if nothing is heard of it."""
-        return min((out.expires_at for out in self.out.values()), default=None)
-
-    def sent(self, deliveries: Sequence[Delivered]) -> None:
-        for each in deliveries:
-            leased = each.token, each.lane
-            if leased not in self.out:
-                self.out[leased] = Out(each.key is not None, each.expires_at)
-            self.out[leased].offsets.add(each.offset)
-
-    def settled(self, leased: Leased, offset: int, *, ended: bool) -> None:
-        """Completing a message of a key completes what came before it; the end of a lease gives the rest back."""
-        out = self.out.get(leased)
-        if out is None:
-            return
-        out.offsets = {each for each in out.offsets if each > offset} if out.keyed else out.offsets - {offset}
-        if ended or not out.offsets:
-            del self.out[leased]
-        self.freed.set()
-
-    def extended(self, token: LeaseToken, expires_at: datetime | None) -> None:
-        """Its leases last longer; none: they are lost."""
-        for leased in [leased for leased in self.out if leased[0] == token]:
-            if expires_at is None:
-                del self.out[leased]
-            else:
-                self.out[leased].expires_at = expires_at
-        self.freed.set()
+        self.held.expire(now)
+        return self._window - len(self.held)
 
 
 class Streams:
@@ -104,11 +59,11 @@ class Streams:
         self._clients[stream.client] -= 1
         if not self._clients[stream.client]:
             del self._clients[stream.client]
-        for token, _ in stream.out:
+        for token in stream.held.tokens:
             self._by_token.pop(token, None)
 
     def sent(self, stream: Stream, deliveries: Sequence[Delivered]) -> None:
-        stream.sent(deliveries)
+        stream.held.take(deliveries)
         for token in {each.token for each in deliveries}:
             self._by_token[token] = stream
 
@@ -118,8 +73,8 @@ class Streams:
             return
         for item, answer in zip(items, answers, strict=True):
             stream = self._by_token.get(item.token)
-            if stream is not None and answer.verdict is not None:
-                stream.settled((item.token, item.lane), item.offset, ended=answer.lease_ended)
+            if stream is not None:
+                stream.held.settled(item, answer)
                 self._forget(item.token, stream)
 
     def extended(self, extensions: Sequence[Extension], answers: Sequence[Extended | Lost]) -> None:
@@ -129,11 +84,12 @@ class Streams:
         for extension, answer in zip(extensions, answers, strict=True):
             stream = self._by_token.get(extension.token)
             if stream is not None:
-                stream.extended(extension.token, None if isinstance(answer, Lost) else answer.expires_at)
+                stream.held.extended(extension, answer)
                 self._forget(extension.token, stream)
 
     def _forget(self, token: LeaseToken, stream: Stream) -> None:
-        if not any(token == known for known, _ in stream.out):
+        stream.freed.set()
+        if token not in stream.held.tokens:
             self._by_token.pop(token, None)
 
     def stop(self) -> None:

@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 from qo.client.client import Client
+from qo.client.holding import Holder
 from qo.client.payload import encoded
 from qo.connect import connect
 from qo.core.errors import Invalid
 from qo.core.lease import Claimed, Complete, Delivered, LeaseToken, Nothing, Report, Settlement, Want
 from qo.core.message import MessageId
 from qo.core.names import DEFAULT_KIND, suggestion
-from qo.core.verbs import Broker
+from qo.core.queue import DEFAULT_LEASE
 from qo.testing.clock import ManualClock
 from qo.worker.running import Runner
 from qo.worker.tasks import Context, Task
@@ -54,12 +55,14 @@ class Harness:
         `to_the_end` moves the clock to whatever comes later, retries and delays too, until there is nothing to come.
         """
         broker, drained = self.client.broker, Drained()
+        holder = Holder(broker, DEFAULT_LEASE)
         with ThreadPoolExecutor(4) as threads:
             runner = Runner(threads, middleware=worker.all_middleware)
             while True:
                 answer = await broker.claim(_want(worker))
                 if isinstance(answer, Claimed):
-                    drained.reports += [await _handled(broker, worker, runner, each) for each in answer.deliveries]
+                    holder.take(answer)
+                    drained.reports += [await _handled(holder, worker, runner, each) for each in answer.deliveries]
                 elif not to_the_end or not self._moved_to(answer):
                     return drained
 
@@ -89,10 +92,10 @@ def _want(worker: Worker) -> Want:
     )
 
 
-async def _handled(broker: Broker, worker: Worker, runner: Runner, delivered: Delivered) -> tuple[Delivered, Report]:
+async def _handled(holder: Holder, worker: Worker, runner: Runner, delivered: Delivered) -> tuple[Delivered, Report]:
     report = await runner.run(worker.tasks[delivered.kind], Context(delivered, None))
     item = Settlement(token=delivered.token, lane=delivered.lane, offset=delivered.offset, report=report)
-    await broker.settle([item])
+    await holder.settle([item])
     return delivered, report
 
 

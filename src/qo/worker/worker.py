@@ -25,13 +25,14 @@ from qo.client.traces import describe
 from qo.connect import connect, described
 from qo.core.durations import Length
 from qo.core.errors import Invalid, not_one_of
+from qo.core.held import At, at
 from qo.core.lease import Delivered, Fail
 from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
 from qo.core.polling import PollingStrategy
 from qo.core.retry import RetryPolicy
 from qo.environment import ARGUMENT
 from qo.metrics.registry import Registry
-from qo.worker.fetcher import At, Fetcher, Finished, at
+from qo.worker.fetcher import Fetcher, Finished
 from qo.worker.metrics import WorkerMetrics
 from qo.worker.metrics_server import exposed
 from qo.worker.middleware import RunMiddleware, calling_hooks

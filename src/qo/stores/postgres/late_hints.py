@@ -1,7 +1,7 @@
 """Hints after a commit: a keyed lane whose lease has ended may have more, of the same kind as before.
 
 Whoever else waits for it knows when that lease would have run out, so the hint only
-heartbeats a known time, and need not be part of the commit: it is told in this process
+beats a known time, and need not be part of the commit: it is told in this process
 at once, and to others a moment later, one notification for all that has gathered.
 """
 

@@ -44,7 +44,7 @@ from qo.wire.queen.names import group_name, iso, read_partition_id
 
 EXTEND_SECONDS = 60
 STALE = "stale lease: it has ended, or was never given; nothing was done"
-BEFORE = "already acked"
+BEFORE = "already committed"
 
 _ack = msgspec.json.Decoder(AckItem)
 _batch = msgspec.json.Decoder(AckBatch)

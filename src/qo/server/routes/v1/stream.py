@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from qo.core.errors import Invalid, QoError, Unauthenticated
-from qo.core.lease import CLAIM_LIMIT, Claimed, Delivered, Nothing, Release, Settlement, Want
+from qo.core.held import released
+from qo.core.lease import CLAIM_LIMIT, Claimed, Delivered, Nothing, Want
 from qo.core.message import check_priority
 from qo.server.context import ServerContext
 from qo.server.request import Receive, Request, Send, Streaming, WhileHere
@@ -119,7 +120,7 @@ async def _claim(context: ServerContext, request: Request, want: Want, priority:
 
 async def _wait_for_room(stream: Stream, now: datetime, send: Send) -> None:
     stream.freed.clear()
-    over = stream.next_over()
+    over = stream.held.next_end()
     rest = BEAT_SECONDS if over is None else min(BEAT_SECONDS, (over - now).total_seconds())
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stream.freed.wait(), max(rest, 0.001))
@@ -137,12 +138,7 @@ async def _tell(context: ServerContext, deliveries: tuple[Delivered, ...], send:
         await send({"type": "http.response.body", "body": events, "more_body": True})
     except asyncio.CancelledError:
         if not terms.auto_settle:
-            await context.broker.settle(
-                [
-                    Settlement(token=each.token, lane=each.lane, offset=each.offset, report=Release())
-                    for each in deliveries
-                ]
-            )
+            await context.broker.settle(released(deliveries))
         raise
 
 
