@@ -18,6 +18,7 @@ from qo.testing.clock import ManualClock
 from tests.conformance.remote import over_http
 from tests.postgres import NEWEST, OLDEST, QUICK, Server, new_schema
 
+GENERAL = "general"
 ENGINES = [
     "sqlite-file",
     "sqlite-memory",
@@ -25,10 +26,14 @@ ENGINES = [
     f"postgres-{OLDEST}",
     f"postgres-{NEWEST}-repeatable read",
     f"postgres-{NEWEST}-serializable",
+    f"postgres-{NEWEST}-{GENERAL}",
     "http-sqlite",
     "http-postgres",
 ]
-"""A PostgreSQL whose transactions are not READ COMMITTED by default must make no difference."""
+"""A PostgreSQL whose transactions are not READ COMMITTED by default must make no difference.
+
+Nor must it make one that the short paths are turned off, and the general functions do all.
+"""
 if chosen := os.environ.get("QO_ENGINES"):
     ENGINES = chosen.split(",")  # postgres-15 too, where the machine has it
 
@@ -76,11 +81,13 @@ async def store(request, tmp_path, clock, servers) -> AsyncIterator[Engine]:
         path = ":memory:" if which == "memory" else str(tmp_path / "qo.db")
         engine = await SqliteEngine.open(path, synchronous="off", clock=clock.now, draw=lambda: 0.5)
     else:
+        short_paths = not which.endswith(GENERAL)
+        which = which.removesuffix(f"-{GENERAL}")
         server = servers.get(which) or servers.setdefault(which, started(which))
         schema = SCHEMAS.setdefault(which, new_schema())
         address = replace(read_address(server.url), schema=schema, wake="notify", pool=3)
-        engine = await PostgresEngine.open(address, clock=clock.now, draw=lambda: 0.5)
-        await engine.pool.call(partial(emptied, schema))
+        engine = await PostgresEngine.open(address, clock=clock.now, draw=lambda: 0.5, short_paths=short_paths)
+        await engine.call.pool.call(partial(emptied, schema))
     if behind_a_server:
         async with over_http(engine, clock) as remote:
             yield remote

@@ -262,7 +262,7 @@ async def test_too_many_connections_are_waited_for():
 
 async def test_nobody_there_is_unavailable_after_the_deadline(tmp_path):
     engine = PostgresEngine(Address(dsn=f"postgresql://postgres@/postgres?host={tmp_path}"))
-    engine.pool.deadline_seconds = 0.3
+    engine.call.pool.deadline_seconds = 0.3
     with pytest.raises(Unavailable, match="cannot be reached"):
         await engine.queue("q")
     await engine.close()
@@ -278,7 +278,7 @@ async def test_a_statement_timeout_and_a_deadlock_are_tried_again(url):
                 raise failures.pop()
             return "done"
 
-        assert await engine.pool.call(work) == "done"
+        assert await engine.call.pool.call(work) == "done"
 
 
 # Migrations
@@ -287,8 +287,8 @@ async def test_a_statement_timeout_and_a_deadlock_are_tried_again(url):
 async def test_many_that_start_at_once_migrate_once(url):
     engines = await asyncio.gather(*(PostgresEngine.open(read_address(f"{url}&pool=1")) for _ in range(8)))
     try:
-        applied = await engines[0].value(
-            "look", schema.in_schema("SELECT count(*) FROM qo.migrations", engines[0].address.schema)
+        applied = await engines[0].call.value(
+            "look", schema.in_schema("SELECT count(*) FROM qo.migrations", engines[0].call.address.schema)
         )
         assert applied == len(schema.migrations())
     finally:

@@ -48,7 +48,7 @@ def losing(engine, monkeypatch):
     """Have the answer of the next call lost, after its commit."""
 
     def lose() -> None:
-        real = engine.pool._run
+        real = engine.call.pool._run
         lost: list[bool] = []
 
         async def run(*given):
@@ -58,7 +58,7 @@ def losing(engine, monkeypatch):
                 raise ConnectionError("lost answer")
             return answer
 
-        monkeypatch.setattr(engine.pool, "_run", run)
+        monkeypatch.setattr(engine.call.pool, "_run", run)
 
     return lose
 
@@ -87,8 +87,8 @@ async def test_a_commit_whose_answer_is_lost_is_made_once(engine, losing):
 
 async def test_a_name_that_housekeeping_removes_meanwhile_is_held_all_the_same(engine):
     await engine.push([named("n")])
-    table = f"{engine.address.schema}.dedupe"
-    other = await asyncpg.connect(engine.address.dsn)
+    table = f"{engine.call.address.schema}.dedupe"
+    other = await asyncpg.connect(engine.call.address.dsn)
     try:
         await other.execute(f"UPDATE {table} SET until = now() - interval '1 s'")
         async with other.transaction():

@@ -72,7 +72,7 @@ class Reading:
         self.server = server
 
     async def _counts(self) -> Counter[str]:
-        await self.store.pool.call(lambda connection, _: connection.execute("SELECT pg_stat_force_next_flush()"))
+        await self.store.call.pool.call(lambda connection, _: connection.execute("SELECT pg_stat_force_next_flush()"))
         connection = await asyncpg.connect(self.server.url)
         try:
             rows = await connection.fetch("SELECT relname, seq_scan, seq_tup_read FROM pg_stat_user_tables")

@@ -59,7 +59,7 @@ async def test_a_push_is_under_way_while_a_claim_finds_its_lane_empty(store, ser
     """The claim cannot look under the lane's lock, so it leaves the cursor ready: nothing is lost."""
     await store.push([message(payload=b"first", key=key)])
     async with held_open(server) as connection:
-        await push_on(store, connection, [message(payload=b"second", key=key)], again=False)
+        await push_on(store.call, connection, [message(payload=b"second", key=key)], again=False)
         [first] = await claim(store, auto_settle=True)
         [nothing_yet] = await store.claim([want()])
         assert nothing_yet.ask_again is not None  # soon: something may be there
@@ -72,7 +72,9 @@ async def test_a_claim_marks_its_lane_idle_while_a_push_waits(store, server, key
     """The push waits for the lane's lock, then sees the cursor idle and wakes it."""
     await store.push([message(payload=b"first", key=key)])
     async with held_open(server) as connection:
-        rows = await connection.fetch(store.sql.claim, wants_text([want(auto_settle=True)]), *NOT_PLAIN, False, None)
+        rows = await connection.fetch(
+            store.call.sql.claim, wants_text([want(auto_settle=True)]), *NOT_PLAIN, False, None
+        )
         assert [bytes(payload) for row in rows for payload in row["payloads"]] == [b"first"]
         pushing = asyncio.create_task(store.push([message(payload=b"second", key=key)]))
         await has_to_wait(pushing)
@@ -83,7 +85,7 @@ async def test_a_claim_marks_its_lane_idle_while_a_push_waits(store, server, key
 async def test_a_group_is_made_while_a_lane_is_being_made(store, server):
     await store.push([message(payload=b"old")])
     async with held_open(server) as connection:
-        await push_on(store, connection, [message(payload=b"new lane", key="new")], again=False)
+        await push_on(store.call, connection, [message(payload=b"new lane", key="new")], again=False)
         joining = asyncio.create_task(store.create_group([ORDERS], "late", Start()))
         await has_to_wait(joining)
     await joining
@@ -93,7 +95,7 @@ async def test_a_group_is_made_while_a_lane_is_being_made(store, server):
 async def test_a_lane_is_made_while_a_group_is_being_made(store, server):
     await store.push([message(payload=b"old")])
     async with held_open(server) as connection:
-        await connection.fetchval(store.sql.join, ORDERS, "early", "all", None, None)
+        await connection.fetchval(store.call.sql.join, ORDERS, "early", "all", None, None)
         pushing = asyncio.create_task(store.push([message(payload=b"new lane", key="new")]))
         await has_to_wait(pushing)
     await pushing
@@ -104,7 +106,7 @@ async def test_a_push_is_under_way_while_the_last_of_its_lane_is_settled(store, 
     await store.push([message(payload=b"first", key="k")])
     [first] = await claim(store)
     async with held_open(server) as connection:
-        await push_on(store, connection, [message(payload=b"second", key="k")], again=False)
+        await push_on(store.call, connection, [message(payload=b"second", key="k")], again=False)
         await settle(store, done(first))
     assert payloads(await claim(store)) == [b"second"]
 
@@ -113,7 +115,7 @@ async def test_the_last_of_a_lane_is_being_settled_while_a_push_waits(store, ser
     await store.push([message(payload=b"first", key="k")])
     [first] = await claim(store)
     async with held_open(server) as connection:
-        await connection.fetch(store.sql.settle, *columns_of([done(first)]), None, None, None)
+        await connection.fetch(store.call.sql.settle, *columns_of([done(first)]), None, None, None)
         pushing = asyncio.create_task(store.push([message(payload=b"second", key="k")]))
         await has_to_wait(pushing)
     await pushing
@@ -124,7 +126,7 @@ async def test_the_last_of_a_lane_is_being_settled_while_a_push_waits(store, ser
 async def test_a_push_is_under_way_while_a_group_seeks(store, server, key):
     await store.push([message(payload=b"first", key=key)])
     async with held_open(server) as connection:
-        await push_on(store, connection, [message(payload=b"second", key=key)], again=False)
+        await push_on(store.call, connection, [message(payload=b"second", key=key)], again=False)
         seeking = asyncio.create_task(store.seek(ORDERS, "default", 1))
         await has_to_wait(seeking)
     await seeking
@@ -134,9 +136,9 @@ async def test_a_push_is_under_way_while_a_group_seeks(store, server, key):
 @pytest.mark.parametrize("key", [None, "k"])
 async def test_a_group_is_seeking_while_a_push_waits(store, server, key):
     await store.push([message(payload=b"first", key=key)])
-    queue_id, group_id = await inspect.group_of(store, ORDERS, "default")
+    queue_id, group_id = await inspect.group_of(store.call, ORDERS, "default")
     async with held_open(server) as connection:
-        await connection.fetchval(store.sql.seek, queue_id, group_id, "new", None, None, None, None)
+        await connection.fetchval(store.call.sql.seek, queue_id, group_id, "new", None, None, None, None)
         pushing = asyncio.create_task(store.push([message(payload=b"second", key=key)]))
         await has_to_wait(pushing)
     await pushing
@@ -147,7 +149,7 @@ async def test_the_same_push_sent_twice_at_once_is_stored_once(store, server):
     """The second waits for the first one's commit and then finds its ids known."""
     batch = messages(5)
     async with held_open(server) as connection:
-        await push_on(store, connection, batch, again=False)
+        await push_on(store.call, connection, batch, again=False)
         again = asyncio.create_task(store.push(batch))
         await has_to_wait(again)
     assert [each.id for each in await again] == [each.id for each in batch]
@@ -156,7 +158,7 @@ async def test_the_same_push_sent_twice_at_once_is_stored_once(store, server):
 
 async def test_after_a_lost_answer_the_truth_is_looked_up(store):
     """Every commit is made, and its answer lost: what is asked again finds what it did."""
-    honest = store.pool.call
+    honest = store.call.pool.call
 
     async def lossy(work, **more):
         lost = False
@@ -171,7 +173,7 @@ async def test_after_a_lost_answer_the_truth_is_looked_up(store):
 
         return await honest(first_answer_is_lost, **more)
 
-    store.pool.call = lossy
+    store.call.pool.call = lossy
     batch = messages(4)
     assert [each.id for each in await store.push(batch)] == [each.id for each in batch]
     taken = await claim(store)
@@ -180,7 +182,7 @@ async def test_after_a_lost_answer_the_truth_is_looked_up(store):
     assert (again.answer, again.verdict) == ("repeated", "completed"), "never settled twice"
     [unit] = await store.transact([Unit(settlements=(done(taken[1]),), pushes=(message(payload=b"next"),))])
     assert isinstance(unit, Done)
-    store.pool.call = honest
+    store.call.pool.call = honest
     assert payloads(await claim(store)) == [b"next"]
     assert [each.answer for each in await settle(store, *map(done, taken[2:]))] == ["settled"] * 2
 
@@ -192,7 +194,7 @@ async def test_a_process_that_dies_between_commit_and_hint_has_hinted(store, ser
     await asyncio.sleep(0.2)
     connection = await asyncpg.connect(server.url)
     await set_up(connection)
-    await push_on(store, connection, [message(payload=b"1")], again=False)
+    await push_on(store.call, connection, [message(payload=b"1")], again=False)
     connection.terminate()
     [delivery] = await asyncio.wait_for(waiting, 5)
     assert delivery.payload == 1
@@ -203,7 +205,7 @@ async def test_the_same_new_dedupe_key_pushed_twice_at_once_is_stored_once(store
     await store.push([message()])
     first, second = (message(dedupe=Dedupe("k")) for _ in range(2))
     async with held_open(server) as connection:
-        await push_on(store, connection, [first], again=False)
+        await push_on(store.call, connection, [first], again=False)
         pushing = asyncio.create_task(store.push([second]))
         await has_to_wait(pushing)
     assert await pushing == [Duplicate(first.id)]
@@ -215,11 +217,13 @@ async def test_wants_that_come_together_take_nothing_from_a_cursor_that_another_
     await settle(store, *map(done, await claim(store, messages=1)))
     mine, others = want(messages=2), want(messages=2)
     async with held_open(server) as connection:
-        taken = await connection.fetch(store.sql.claim_one, wants_text([mine]), *plain_want(store, mine), False, None)
+        taken = await connection.fetch(
+            store.call.sql.claim_one, wants_text([mine]), *plain_want(store.call, mine), False, None
+        )
         assert len(taken[0]["ids"]) == 2
-        serve = in_schema(SERVE_PLAIN, store.address.schema)
-        rows = await store.call(
-            "look", lambda c, _: c.fetch(serve, wants_text([others]), *plain_wants(store, [others]))
+        serve = in_schema(SERVE_PLAIN, store.call.address.schema)
+        rows = await store.call.run(
+            "look", lambda c, _: c.fetch(serve, wants_text([others]), *plain_wants(store.call, [others]))
         )
         assert [row["ids"] for row in rows] == [None]
         assert rows[0]["wait"] is not None  # soon

@@ -24,6 +24,7 @@ from qo.core.message import Dedupe, NewMessage
 from qo.stores.postgres import schema
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
+from qo.stores.postgres.failures import Signal, signal_of
 from tests.conformance.saying import ORDERS, claim, done, message, messages, new_id, payloads, settle, want
 from tests.postgres import QUICK, Server, new_schema
 
@@ -198,13 +199,13 @@ async def test_a_silent_database_is_unavailable_when_the_deadline_has_passed(ser
     schema = new_schema()
     async with plugged(server) as cable, opened(cable.url(schema)) as store:
         await store.push(messages(1))
-        store.pool.deadline_seconds = 0.5
+        store.call.pool.deadline_seconds = 0.5
         one = message(payload=b"once")
         cable.silence()
         with pytest.raises(Unavailable, match="it may have been done: repeat it"):
             await asyncio.wait_for(store.push([one]), 20)
         cable.mend()
-        store.pool.deadline_seconds = 30
+        store.call.pool.deadline_seconds = 30
         await asyncio.wait_for(store.push([one]), 20)
         assert payloads(await claim(store)) == [b"0", b"once"]
 
@@ -216,7 +217,7 @@ async def test_a_connection_that_falls_silent_holds_no_other_push(server, monkey
     async with plugged(server) as cable, opened(cable.url(schema)) as store:
         broker = LocalBroker(store)
         await broker.push(messages(1))
-        next_in_use: Any = store.pool._free[-1]
+        next_in_use: Any = store.call.pool._free[-1]
         cable.silence(next_in_use._transport.get_extra_info("sockname")[1])
         stalled = asyncio.create_task(broker.push([message(payload=b"stalled")]))
         await asyncio.sleep(0.05)
@@ -236,24 +237,26 @@ async def test_a_table_that_is_locked_does_not_hang_a_call_for_ever(server, url)
         transaction = connection.transaction()
         await transaction.start()
         await connection.execute(
-            schema.in_schema("LOCK TABLE qo.messages IN ACCESS EXCLUSIVE MODE", store.address.schema)
+            schema.in_schema("LOCK TABLE qo.messages IN ACCESS EXCLUSIVE MODE", store.call.address.schema)
         )
-        store.pool.deadline_seconds = 0.5
+        store.call.pool.deadline_seconds = 0.5
         for call in (store.push(messages(1)), claim(store), store.list_jobs(ORDERS, None, None, 10)):
             with pytest.raises(Unavailable):
                 await asyncio.wait_for(call, 20)
         await transaction.rollback()
         await connection.close()
-        store.pool.deadline_seconds = 30
+        store.call.pool.deadline_seconds = 30
         await asyncio.wait_for(store.push(messages(1)), 20)
 
 
 async def test_a_verb_gives_up_on_a_lock_by_itself(url):
     """The server would wait on for a client that has gone."""
     async with opened(url) as store:
-        found = await store.value(
+        found = await store.call.value(
             "look",
-            schema.in_schema("SELECT proconfig FROM pg_proc WHERE oid = 'qo.settle'::regproc", store.address.schema),
+            schema.in_schema(
+                "SELECT proconfig FROM pg_proc WHERE oid = 'qo.settle'::regproc", store.call.address.schema
+            ),
         )
         assert "lock_timeout=20s" in found
 
@@ -300,7 +303,7 @@ async def test_a_database_that_stays_read_only_is_unavailable_and_consumers_outl
             seen.append(delivery.payload)
 
         await queue.push(1)
-        store.pool.deadline_seconds = 0.3
+        store.call.pool.deadline_seconds = 0.3
         read_only(server, "on")
         try:
             with pytest.raises(Unavailable, match="cannot be written now"):
@@ -400,10 +403,11 @@ async def test_a_verb_refuses_to_run_in_another_isolation_level(server, url, lev
         await store.push(messages(1))
         connection = await asyncpg.connect(server.url)
         await connection.execute(f"BEGIN ISOLATION LEVEL {level}")
-        with pytest.raises(asyncpg.InvalidTransactionStateError, match=f"isolation level is {level.lower()}"):
+        with pytest.raises(asyncpg.PostgresError, match=f"isolation level is {level.lower()}") as refused:
             await connection.fetch(
-                schema.in_schema("SELECT qo.extend('{}', '{}', '{}', '{}', '{}', NULL)", store.address.schema)
+                schema.in_schema("SELECT qo.extend('{}', '{}', '{}', '{}', '{}', NULL)", store.call.address.schema)
             )
+        assert signal_of(refused.value) == (Signal.ISOLATION, "")
         await connection.close()
 
 
@@ -425,9 +429,9 @@ async def test_a_default_that_changes_while_qo_runs_is_noticed(server, url):
 async def test_calls_that_meet_another_default_together_all_go_on(server, url):
     async with opened(url, pool=4) as store:
         await asyncio.gather(*(store.push(messages(1)) for _ in range(4)))
-        for connection in store.pool._free:
+        for connection in store.call.pool._free:
             await connection.execute("SET default_transaction_isolation = 'repeatable read'")
-        assert len(store.pool._free) > 1
+        assert len(store.call.pool._free) > 1
         answers = await asyncio.gather(*(store.push(messages(1)) for _ in range(4)))
         assert len(answers) == 4
 
@@ -438,14 +442,14 @@ async def test_a_call_that_waits_for_a_connection_gets_its_turn(url):
 
         async def busy() -> None:
             while going_on:
-                await store.pool.call(lambda _, __: asyncio.sleep(0))
+                await store.call.pool.call(lambda _, __: asyncio.sleep(0))
 
         loops = [asyncio.create_task(busy()) for _ in range(3)]
         await asyncio.sleep(0.05)
-        assert await asyncio.wait_for(store.value("look", "SELECT 1"), 10) == 1
+        assert await asyncio.wait_for(store.call.value("look", "SELECT 1"), 10) == 1
         going_on = False
         await asyncio.gather(*loops)
-        assert (store.pool._called, len(store.pool._free)) == (0, 1)
+        assert (store.call.pool._called, len(store.call.pool._free)) == (0, 1)
 
 
 # Answers that are too large
@@ -456,14 +460,14 @@ async def test_a_claim_of_more_than_an_answer_can_hold_takes_less(url):
     async with opened(url) as store:
         await store.push(messages(8))
         first = await claim(store, messages=1)
-        body = await store.value("look", schema.in_schema(TAKES, store.address.schema))
+        body = await store.call.value("look", schema.in_schema(TAKES, store.call.address.schema))
         assert "BEGIN" in body
         limited = body.replace(
             "BEGIN",
             "BEGIN IF p_messages > 2 THEN RAISE program_limit_exceeded USING MESSAGE = 'too large'; END IF;",
             1,
         )
-        await store.pool.call(lambda connection, _: connection.execute(limited))
+        await store.call.pool.call(lambda connection, _: connection.execute(limited))
         assert len(await claim(store, messages=7)) == 1  # seven, three, one
         answers, [claimed] = await store.settle([done(first[0])], [want(messages=4)])
         assert [each.answer for each in answers] == ["settled"]
@@ -505,7 +509,7 @@ async def test_calls_take_turns_on_few_connections(server, url):
 
 async def test_a_call_that_was_cancelled_leaves_no_connection_in_the_middle_of_something(server, url):
     async with opened(url, pool=1, wake="poll") as store:
-        sleeping = asyncio.create_task(store.value("look", "SELECT pg_sleep(60)"))
+        sleeping = asyncio.create_task(store.call.value("look", "SELECT pg_sleep(60)"))
         await asyncio.sleep(0.2)
         sleeping.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -517,10 +521,10 @@ async def test_a_call_that_was_cancelled_leaves_no_connection_in_the_middle_of_s
 async def test_a_caller_who_is_cancelled_at_its_turn_passes_it_on(url, monkeypatch):
     async with opened(url, pool=1, wake="poll") as store:
         authenticator = asyncio.Event()
-        pool = store.pool
+        pool = store.call.pool
         holding = asyncio.create_task(pool.call(lambda _, __: authenticator.wait()))
         await asyncio.sleep(0.05)
-        second, third = (asyncio.create_task(store.value("look", "SELECT 1")) for _ in range(2))
+        second, third = (asyncio.create_task(store.call.value("look", "SELECT 1")) for _ in range(2))
         await asyncio.sleep(0.05)
         honest = pool._let_next_in
 
@@ -575,10 +579,12 @@ async def test_what_a_settle_finishes_is_tidied_though_many_finish_at_once(url):
         await store.push([message(key=f"k{number}") for number in range(20)])
         taken = await claim(store, messages=20, lane_messages=1)
         halves = taken[::2] + taken[1::2]
-        forget = schema.in_schema("DELETE FROM qo.tidying", store.address.schema)  # the push has said so, too
-        await store.pool.call(lambda connection, _: connection.execute(forget))
+        forget = schema.in_schema("DELETE FROM qo.tidying", store.call.address.schema)  # the push has said so, too
+        await store.call.pool.call(lambda connection, _: connection.execute(forget))
         await asyncio.gather(*(settle(store, done(each)) for each in halves))
-        scheduled = await store.value("look", schema.in_schema("SELECT count(*) FROM qo.tidying", store.address.schema))
+        scheduled = await store.call.value(
+            "look", schema.in_schema("SELECT count(*) FROM qo.tidying", store.call.address.schema)
+        )
         assert scheduled == 20
         assert payloads(await claim(store)) == []
 

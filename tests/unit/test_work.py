@@ -21,6 +21,7 @@ from qo.broker.push import COMMIT_WORK, work_of
 from qo.core.lease import CLAIM_LIMIT, KINDS_LIMIT, QUEUES_LIMIT, THEN_LIMIT
 from qo.server.settings import LimitSettings
 from qo.stores.postgres.address import read_address
+from qo.stores.postgres.call import Call
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.sqlite.engine import SqliteEngine
 from qo.stores.sqlite.session import Session
@@ -87,18 +88,18 @@ def counted_sqlite(monkeypatch: pytest.MonkeyPatch, counter: Counter) -> None:
     monkeypatch.setattr(Session, "_commit", commit)
 
 
-class CountedPostgres(PostgresEngine):
+class CountedCall(Call):
     """Counts what each call to the server did, by the server's own statistics."""
 
     counter: Counter
     look: asyncpg.Connection[Any]
 
-    async def call(self, name: str, work: Callable[..., Any], *, items: int = 1) -> Any:
-        if self.bound is not None or not hasattr(self, "counter"):
-            return await super().call(name, work, items=items)
+    async def run(self, name: str, work: Callable[..., Any], *, items: int = 1) -> Any:
+        if self._bound is not None or not hasattr(self, "counter"):
+            return await super().run(name, work, items=items)
         before = await self._count()
         try:
-            return await super().call(name, work, items=items)
+            return await super().run(name, work, items=items)
         finally:
             self.counter.note(await self._count() - before)
 
@@ -139,17 +140,18 @@ async def place(request, monkeypatch, database) -> AsyncIterator[Place]:
         engine = await SqliteEngine.open(":memory:")
     else:
         address = replace(read_address(database.url), schema=new_schema(), wake="poll", pool=1)
-        engine = await CountedPostgres.open(address)
-        engine.look = await asyncpg.connect(database.url)
+        monkeypatch.setattr("qo.stores.postgres.engine.Call", CountedCall)
+        engine = await PostgresEngine.open(address)
+        engine.call.look = await asyncpg.connect(database.url)
     broker = LocalBroker(engine)
     await broker._housekeeping.stop()
     async with serving(broker) as running, aiohttp.ClientSession(running.url) as session:
         running.session = session
         if request.param == "postgres":
-            engine.counter = counter
+            engine.call.counter = counter
         yield Place(running, counter, MOST[request.param])
     if request.param == "postgres":
-        await engine.look.close()
+        await engine.call.look.close()
 
 
 async def fill(place: Place, batch: list[Mapping[str, Any]]) -> None:

@@ -18,7 +18,6 @@ from qo.core.retry import RetryPolicy
 
 ZERO = timedelta(0)
 PRIORITY_LIMIT = 2**31 - 1
-KEEP_TRACES = timedelta(days=7)
 """What consumers noted about messages is removed after so long."""
 WINDOW_FULL = 100
 """A keyed lane with so many messages waiting is not held back by its queue's window any longer."""

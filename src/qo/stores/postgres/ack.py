@@ -5,33 +5,31 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from qo.core.lane import LaneId
 from qo.core.lease import AckByName, Acked, LeaseToken, Settlement
 from qo.core.message import TRANSACTION, id_text
 from qo.core.outcome import NamedMessage, Standing
 from qo.stores.acks import ACK_LEASE, BEFORE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
+from qo.stores.postgres.call import Call
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.settle import answers_from, columns_of
 from qo.stores.sealing import Stored, shown
 
-if TYPE_CHECKING:
-    from qo.stores.postgres.engine import PostgresEngine
 
-
-async def ack_by_name(engine: PostgresEngine, acks: Sequence[AckByName]) -> list[Acked]:
+async def ack_by_name(call: Call, acks: Sequence[AckByName]) -> list[Acked]:
     if not acks:
         return []
-    call = secrets.token_hex(16)
+    attempt_id = secrets.token_hex(16)
 
     async def work(connection: Connection, again: bool) -> list[Acked]:
         if all(each.token is not None for each in acks):
-            return await ack_on(engine, connection, acks, call, again=again)  # a look, and one settle
+            return await ack_on(call, connection, acks, attempt_id, again=again)  # a look, and one settle
         async with connection.transaction():
-            return await ack_on(engine, connection, acks, call, again=again)
+            return await ack_on(call, connection, acks, attempt_id, again=again)
 
-    answers: list[Acked] = await engine.call("ack_by_name", work)
+    answers: list[Acked] = await call.run("ack_by_name", work)
     return answers
 
 
@@ -44,38 +42,36 @@ class Found(NamedTuple):
     token: str | None
 
 
-async def resolved(engine: PostgresEngine, connection: Connection, acks: Sequence[AckByName]) -> list[Any]:
-    rows = [dict(row) for row in await connection.fetch(engine.sql.resolve, *_columns(acks), engine.now)]
+async def resolved(call: Call, connection: Connection, acks: Sequence[AckByName]) -> list[Any]:
+    rows = [dict(row) for row in await connection.fetch(call.sql.resolve, *_columns(acks), call.now)]
     leased: dict[tuple[int, int, int], dict[str, list[int]]] = {}
     for said, row in zip(acks, rows, strict=True):
         if row["doubtful"]:
             place = row["lane"], row["first"], row["last"]
             if place not in leased:
-                leased[place] = await _names_between(engine, connection, *place)
+                leased[place] = await _names_between(call, connection, *place)
             offsets = leased[place].get(said.name)
             row["place"] = row["place"] if offsets is None else lowest(offsets, row["unsettled"])
     return rows
 
 
-async def _names_between(
-    engine: PostgresEngine, connection: Connection, lane: int, first: int, last: int
-) -> dict[str, list[int]]:
+async def _names_between(call: Call, connection: Connection, lane: int, first: int, last: int) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
-    for offset, headers in await connection.fetch(engine.sql.headers_between, lane, first, last):
+    for offset, headers in await connection.fetch(call.sql.headers_between, lane, first, last):
         found.setdefault(json.loads(headers).get(TRANSACTION, ""), []).append(offset)
     return found
 
 
 async def ack_on(
-    engine: PostgresEngine, connection: Connection, acks: Sequence[AckByName], call: str, *, again: bool = False
+    call: Call, connection: Connection, acks: Sequence[AckByName], attempt_id: str, *, again: bool = False
 ) -> list[Acked]:
     """Acknowledge by name on a connection. `again`: an earlier try of this call may have been made after all."""
-    rows = await resolved(engine, connection, acks)
-    tried = await _tried(engine, connection, rows, call) if again else set()
-    answers = [_at_once(said, row, again, tried, call) for said, row in zip(acks, rows, strict=True)]
+    rows = await resolved(call, connection, acks)
+    tried = await _tried(call, connection, rows, attempt_id) if again else set()
+    answers = [_at_once(said, row, again, tried, attempt_id) for said, row in zip(acks, rows, strict=True)]
     found = {number: _found(acks[number], row) for number, row in enumerate(rows) if answers[number] is None}
     if any(each.token is None for each in found.values()):
-        await connection.execute(engine.sql.lock_cursors, [each.cursor for each in found.values()])
+        await connection.execute(call.sql.lock_cursors, [each.cursor for each in found.values()])
     sources: dict[tuple[int, int, str | None], list[int]] = {}
     for number, place in found.items():
         sources.setdefault((place.lane, place.cursor, place.token), []).append(number)
@@ -84,9 +80,9 @@ async def ack_on(
     for (lane, cursor, token), numbers in sorted(sources.items(), key=lambda each: each[0][:2]):
         proof = token
         if proof is None:
-            own = _own_token(call, cursor)
+            own = _own_token(attempt_id, cursor)
             last = max(found[number].offset for number in numbers)
-            proof = own if own in tried else await _seized(engine, connection, cursor, last, own)
+            proof = own if own in tried else await _seized(call, connection, cursor, last, own)
         if proof is None:
             for number in numbers:
                 answers[number] = BEFORE
@@ -99,21 +95,21 @@ async def ack_on(
             for offset, report in reports.items()
         ]
     if settlements:
-        row = await connection.fetchrow(engine.sql.settle, *columns_of(settlements), None, engine.draw, engine.now)
+        row = await connection.fetchrow(call.sql.settle, *columns_of(settlements), None, call.draw, call.now)
         settled = answers_from(row, len(settlements))
         for number, item in places.items():
             answers[number] = answered(settled[item], unsure=again)
     return [UNKNOWN if answer is None else answer for answer in answers]
 
 
-def _own_token(call: str, cursor: int) -> str:
-    return f"ack-{call}-{cursor}"
+def _own_token(attempt_id: str, cursor: int) -> str:
+    return f"ack-{attempt_id}-{cursor}"
 
 
-async def _tried(engine: PostgresEngine, connection: Connection, rows: Sequence[Any], call: str) -> set[str]:
+async def _tried(call: Call, connection: Connection, rows: Sequence[Any], attempt_id: str) -> set[str]:
     """Leases that an earlier try of this call took for itself."""
-    tokens = [_own_token(call, row["cursor_id"]) for row in rows if row["cursor_id"] is not None]
-    return {row[0] for row in await connection.fetch(engine.sql.known_tokens, tokens)}
+    tokens = [_own_token(attempt_id, row["cursor_id"]) for row in rows if row["cursor_id"] is not None]
+    return {row[0] for row in await connection.fetch(call.sql.known_tokens, tokens)}
 
 
 def _found(said: AckByName, row: Any) -> Found:
@@ -122,12 +118,12 @@ def _found(said: AckByName, row: Any) -> Found:
     return Found(row["lane"], row["place"], row["cursor_id"], said.token)
 
 
-def _at_once(said: AckByName, row: Any, again: bool, tried: set[str], call: str) -> Acked | None:
+def _at_once(said: AckByName, row: Any, again: bool, tried: set[str], attempt_id: str) -> Acked | None:
     """The answer to an ack that changes nothing; None for one that may change something."""
     place, stale = row["place"], row["stale"]
     if row["cursor_id"] is None or place is None:
         return None if row["open_lane"] is not None and said.token is not None else UNKNOWN
-    if again and (said.token is not None or _own_token(call, row["cursor_id"]) in tried):
+    if again and (said.token is not None or _own_token(attempt_id, row["cursor_id"]) in tried):
         return None  # what that try made of it, its lease says
     if place < row["unsettled"]:
         return STALE_BEFORE if stale else BEFORE
@@ -138,11 +134,9 @@ def _at_once(said: AckByName, row: Any, again: bool, tried: set[str], call: str)
     return None
 
 
-async def _seized(engine: PostgresEngine, connection: Connection, cursor: int, offset: int, token: str) -> str | None:
+async def _seized(call: Call, connection: Connection, cursor: int, offset: int, token: str) -> str | None:
     seconds = ACK_LEASE.total_seconds()
-    held: str | None = await connection.fetchval(
-        engine.sql.seize, cursor, offset, token, seconds, engine.draw, engine.now
-    )
+    held: str | None = await connection.fetchval(call.sql.seize, cursor, offset, token, seconds, call.draw, call.now)
     return held
 
 
@@ -156,22 +150,22 @@ def _columns(acks: Sequence[AckByName]) -> tuple[list[Any], ...]:
     )
 
 
-async def named_message(engine: PostgresEngine, queue: str, key: str, name: str) -> NamedMessage | None:
+async def named_message(call: Call, queue: str, key: str, name: str) -> NamedMessage | None:
     """A message by its name in a lane, and how far each group is with it."""
 
     async def read(connection: Connection, _: bool) -> tuple[Any, list[Any]] | None:
-        found = await connection.fetchrow(engine.sql.named_message, queue, key, name)
-        return None if found is None else (found, await connection.fetch(engine.sql.standings, found["lane"]))
+        found = await connection.fetchrow(call.sql.named_message, queue, key, name)
+        return None if found is None else (found, await connection.fetch(call.sql.standings, found["lane"]))
 
-    found = await engine.call("record", read)
+    found = await call.run("record", read)
     if found is None:
         return None
     row, groups = found
-    now = engine.store_now()
+    now = call.store_now()
 
-    await engine.keys.learn(engine, [row["headers"]])
+    await call.keys.learn([row["headers"]])
     stored = Stored(queue, key, None, row["payload"], json.loads(row["headers"]) if row["headers"] else {})
-    payload, headers = shown(engine.keys.to_open, stored)
+    payload, headers = shown(call.keys.to_open, stored)
     return NamedMessage(
         id=id_text(row["id"]),
         queue=queue,

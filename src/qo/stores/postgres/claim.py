@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import asyncpg
 import msgspec
@@ -20,12 +20,11 @@ from qo.core.lease import Claimed, Delivered, LeaseToken, Nothing, Want
 from qo.core.message import id_text
 from qo.core.names import DEFAULT_GROUP
 from qo.stores.idempotency import used_token
+from qo.stores.postgres.admin import create_group
+from qo.stores.postgres.call import ADVANCE_LIMIT, ADVANCE_ROUNDS, Call
 from qo.stores.postgres.pool import Connection, undone_on_error
 from qo.stores.postgres.push import lapsing, new_queue
 from qo.stores.sealing import WITHOUT_KEY, Stored, UnknownKey, Unreadable, check_sealed, opened
-
-if TYPE_CHECKING:
-    from qo.stores.postgres.engine import PostgresEngine
 
 ASK_AT_ONCE = {"ids": None, "wait": timedelta(0), "owner_limited": False, "contended": True, "signal": None}
 """The row of a want that holds nothing, after a lost answer: nobody knows any more when it was to ask again."""
@@ -38,91 +37,85 @@ NOT_PLAIN = (None,) * 9
 TIME_CHECK_SECONDS = 0.25
 """A busy consumer looks for what time has changed (lost leases, due retries, delayed messages) this often."""
 ASKED_LIMIT = 10_000
-ADVANCE_LIMIT = 1000
-"""Rows that one transaction brings in or gives back at most."""
-ADVANCE_ROUNDS = 50
-"""Times that a claim makes way for what must come before it."""
 PATIENT_ROUNDS = 2
 """After so many it takes what is there, though more keeps arriving, and is asked again at once if that is nothing."""
 
 
-async def claim(engine: PostgresEngine, wants: Sequence[Want]) -> list[Claimed | Nothing]:
+async def claim(call: Call, wants: Sequence[Want]) -> list[Claimed | Nothing]:
     moved, rounds = False, 0
     for _ in range(ADVANCE_ROUNDS):
-        rows = await engine.call("claim", partial(_claim, engine, wants, moved))
+        rows = await call.run("claim", partial(_claim, call, wants, moved))
         signal = rows[0]["signal"] if rows else None
         if signal is None:
-            return await delivered(engine, rows, wants, alone=len(wants) == 1)
-        more = await _make_way(engine, signal, wants)
+            return await delivered(call, rows, wants, alone=len(wants) == 1)
+        more = await _make_way(call, signal, wants)
         rounds += signal != "join"
         moved = more or rounds > PATIENT_ROUNDS
     raise Unavailable("others kept this claim from being made; try again")
 
 
-async def _claim(
-    engine: PostgresEngine, wants: Sequence[Want], moved: bool, connection: Connection, again: bool
-) -> list[Any]:
+async def _claim(call: Call, wants: Sequence[Want], moved: bool, connection: Connection, again: bool) -> list[Any]:
     if again:
-        found = await claim_again(engine, connection, wants)
+        found = await claim_again(call, connection, wants)
         if found:
             return found
-    sql, text = engine.sql, wants_text(wants)
+    sql, text = call.sql, wants_text(wants)
     try:
         async with undone_on_error(connection):
-            if len(wants) == 1 and is_plain(wants[0]):
-                plain = plain_want(engine, wants[0])
-                return list(await connection.fetch(sql.claim_one, text, *plain, moved, engine.now))
-            return list(await connection.fetch(sql.claim, text, *plain_wants(engine, wants), moved, engine.now))
+            if call.short_paths and len(wants) == 1 and is_plain(wants[0]):
+                plain = plain_want(call, wants[0])
+                return list(await connection.fetch(sql.claim_one, text, *plain, moved, call.now))
+            return list(await connection.fetch(sql.claim, text, *plain_wants(call, wants), moved, call.now))
     except asyncpg.ProgramLimitExceededError:  # more than an answer can hold
         smaller = [msgspec.structs.replace(want, messages=max(want.messages // 2, 1)) for want in wants]
         if smaller == list(wants):
             raise
-        return await _claim(engine, smaller, moved, connection, again=False)
+        return await _claim(call, smaller, moved, connection, again=False)
     except asyncpg.UniqueViolationError:
         if again:  # the first try was under way still when we looked, and was made after all
-            return await claim_again(engine, connection, wants)
+            return await claim_again(call, connection, wants)
         raise used_token() from None
 
 
-async def _make_way(engine: PostgresEngine, signal: str, wants: Sequence[Want]) -> bool:
+async def _make_way(call: Call, signal: str, wants: Sequence[Want]) -> bool:
     """Do what must come before a claim, in a transaction of its own. Whether there is more of it than that."""
     if signal == "join":
         for want in wants:
             if want.new_queue is not None and want.group != DEFAULT_GROUP:
                 for name in want.queues:
-                    await engine.value(
-                        "create_queue", engine.sql.create_queue_as, *new_queue(engine, name, want.new_queue), engine.now
+                    await call.value(
+                        "create_queue", call.sql.create_queue_as, *new_queue(call, name, want.new_queue), call.now
                     )
-            await engine.create_group(want.queues if want.filter is None else want.filter, want.group, want.start)
+            await create_group(call, want.queues if want.filter is None else want.filter, want.group, want.start)
         return False
-    more: bool = await engine.call("advance", lambda connection, _: _advance(engine, connection, signal, wants))
+    more: bool = await call.run("advance", lambda connection, _: _advance(call, connection, signal, wants))
     return more
 
 
-async def _advance(engine: PostgresEngine, connection: Connection, signal: str, wants: Sequence[Want]) -> bool:
-    sql, text = engine.sql, wants_text(wants)
+async def _advance(call: Call, connection: Connection, signal: str, wants: Sequence[Want]) -> bool:
+    sql, text = call.sql, wants_text(wants)
     if signal == "intake":
         more = False
-        for name in await connection.fetchval(sql.names_of_wants, text, engine.now) or ():
-            entering = partial(connection.fetchval, sql.enter_due, name, ADVANCE_LIMIT, engine.now)
-            more |= bool(await lapsing(engine, connection, entering))
+        for name in await connection.fetchval(sql.names_of_wants, text, call.now) or ():
+            entering = partial(connection.fetchval, sql.enter_due, name, ADVANCE_LIMIT, call.now)
+            more |= bool(await lapsing(call, connection, entering))
         return more
     groups = await connection.fetchval(sql.groups_of_wants, text)
-    return bool(await connection.fetchval(sql.lapse, groups, ADVANCE_LIMIT, engine.draw, engine.now))
+    return bool(await connection.fetchval(sql.lapse, groups, ADVANCE_LIMIT, call.draw, call.now))
 
 
 def wants_text(wants: Sequence[Want]) -> str:
     return msgspec.json.encode([_want_fields(want) for want in wants]).decode()
 
 
-def is_fresh(engine: PostgresEngine, wants: Sequence[Want]) -> bool:
+def is_fresh(call: Call, wants: Sequence[Want]) -> bool:
     """Whether this process asked the same a moment ago, so that what time has changed need not be looked for again.
 
     Where nothing else is ready it is looked for all the same. With a clock of its own, time is always looked at.
     """
-    if engine.now is not None:
+    if call.now is not None:
         return False
-    asked, now = engine.asked, asyncio.get_running_loop().time()
+    asked, now = call.asked, asyncio.get_running_loop().time()
     sources = [(want.queues, want.group) for want in wants]
     if all(now - asked.get(source, -TIME_CHECK_SECONDS) < TIME_CHECK_SECONDS for source in sources):
         return True
@@ -132,9 +125,9 @@ def is_fresh(engine: PostgresEngine, wants: Sequence[Want]) -> bool:
     return False
 
 
-def plain_wants(engine: PostgresEngine, wants: Sequence[Want]) -> Sequence[list[Any] | bool | None]:
+def plain_wants(call: Call, wants: Sequence[Want]) -> Sequence[list[Any] | bool | None]:
     """Wants that say no more than their queue, group, size and kinds, as columns; none, if one of them says more."""
-    if not all(map(is_plain, wants)):
+    if not call.short_paths or not all(map(is_plain, wants)):
         return NOT_PLAIN
     return (
         [want.token for want in wants],
@@ -143,7 +136,7 @@ def plain_wants(engine: PostgresEngine, wants: Sequence[Want]) -> Sequence[list[
         [want.messages for want in wants],
         [None if want.lease is None else want.lease.total_seconds() for want in wants],
         [want.owner for want in wants],
-        is_fresh(engine, wants),
+        is_fresh(call, wants),
         [kinds_text(want) for want in wants],
         [want.max_bytes for want in wants],
     )
@@ -153,10 +146,10 @@ def kinds_text(want: Want) -> str | None:
     return None if want.kinds is None else json.dumps(sorted(want.kinds))
 
 
-def plain_want(engine: PostgresEngine, want: Want) -> tuple[Any, ...]:
+def plain_want(call: Call, want: Want) -> tuple[Any, ...]:
     """The one plain want, as values."""
     lease = None if want.lease is None else want.lease.total_seconds()
-    fresh = is_fresh(engine, [want])
+    fresh = is_fresh(call, [want])
     said = want.token, want.queues[0], want.group, want.messages, lease, want.owner, fresh
     return *said, kinds_text(want), want.max_bytes
 
@@ -191,14 +184,14 @@ def _want_fields(want: Want) -> dict[str, Any]:
 
 
 async def delivered(
-    engine: PostgresEngine, rows: Sequence[Any], wants: Sequence[Want], *, alone: bool = False
+    call: Call, rows: Sequence[Any], wants: Sequence[Want], *, alone: bool = False
 ) -> list[Claimed | Nothing]:
     """Each want's deliveries. What cannot be opened is buried, and whoever got nothing else claims again.
 
     What this process has not got the key for goes back. `alone`: one claim and nothing beside it, which is then told so
     with an error; others are told that there is nothing for a while, and the log says why.
     """
-    await engine.keys.learn(engine, (text for row in rows for text in (row["ids"] and row["headers"]) or ()))
+    await call.keys.learn(text for row in rows for text in (row["ids"] and row["headers"]) or ())
     found: list[list[Delivered]] = [[] for _ in wants]
     nothing: list[Nothing] = [Nothing(None)] * len(wants)
     aside: list[Aside] = []
@@ -207,32 +200,32 @@ async def delivered(
         number = row["want"]
         if row["ids"] is None:
             wait = row["wait"]
-            again = None if wait is None else engine.store_now() + wait
+            again = None if wait is None else call.store_now() + wait
             nothing[number] = Nothing(again, row["owner_limited"], bool(row["contended"]))
         else:
             taken = _delivered(row, wants[number].token)
             if row["sealed_since"] is not None or row["headers"] is not None:
                 try:
-                    taken, unread = opened_of(engine, taken, row["sealed_since"])
+                    taken, unread = opened_of(call, taken, row["sealed_since"])
                     aside += unread
                 except UnknownKey as error:
                     missing[number] = error
             for lane, key, queue in {(each.lane, each.key, each.queue) for each in taken}:
-                engine.late_hints.claimed(lane, None if key is None else queue)
+                call.late_hints.claimed(lane, None if key is None else queue)
             found[number] += taken
     for number, lacking in missing.items():  # another process may have that key
         aside += [Aside(each, str(lacking), bury=False) for each in found[number]]
-        found[number], nothing[number] = [], Nothing(engine.store_now() + WITHOUT_KEY)
+        found[number], nothing[number] = [], Nothing(call.store_now() + WITHOUT_KEY)
     answers: list[Claimed | Nothing] = [
         Claimed(tuple(each)) if each else empty for each, empty in zip(found, nothing, strict=True)
     ]
     if not aside:
         return answers
-    await _set_aside(engine, aside, wants)
+    await _set_aside(call, aside, wants)
     if alone and missing:
         raise missing[0]
     return [
-        await _claimed_instead(engine, want) if isinstance(answer, Nothing) and number not in missing else answer
+        await _claimed_instead(call, want) if isinstance(answer, Nothing) and number not in missing else answer
         for number, (want, answer) in enumerate(zip(wants, answers, strict=True))
     ]
 
@@ -245,9 +238,7 @@ class Aside(NamedTuple):
     bury: bool
 
 
-def opened_of(
-    engine: PostgresEngine, taken: Sequence[Delivered], since: datetime | None
-) -> tuple[list[Delivered], list[Aside]]:
+def opened_of(call: Call, taken: Sequence[Delivered], since: datetime | None) -> tuple[list[Delivered], list[Aside]]:
     """The messages with their payloads opened, and what is set aside.
 
     A keyed lane's run ends before one that cannot be opened. Only at the head of the run is that one buried: what is
@@ -262,7 +253,7 @@ def opened_of(
         try:
             check_sealed(each.headers, each.created_at, since)
             stored = Stored(each.queue, each.key, each.id, each.payload, each.headers)
-            payload, headers = opened(engine.keys.to_open, stored, retried=each.retry_of is not None)
+            payload, headers = opened(call.keys.to_open, stored, retried=each.retry_of is not None)
         except Unreadable as error:
             is_head = each.key is None or all(other.lane != each.lane for other in found)
             aside.append(Aside(each, str(error), is_head))
@@ -274,7 +265,7 @@ def opened_of(
     return found, aside
 
 
-async def _set_aside(engine: PostgresEngine, aside: Sequence[Aside], wants: Sequence[Want]) -> None:
+async def _set_aside(call: Call, aside: Sequence[Aside], wants: Sequence[Want]) -> None:
     """Bury what cannot be read, and give back what comes after it in its run."""
     at_delivery = {want.token for want in wants if want.auto_settle}
     items = [each for each in aside if each.delivered.token not in at_delivery]
@@ -286,7 +277,7 @@ async def _set_aside(engine: PostgresEngine, aside: Sequence[Aside], wants: Sequ
         log.error(
             "message %s of queue '%s' cannot be read: %s", id_text(each.delivered.id), each.delivered.queue, each.error
         )
-    engine.keys.unreadable += sum(each.bury for each in aside)
+    call.keys.unreadable += sum(each.bury for each in aside)
     columns = [
         [each.delivered.token for each in items],
         [each.delivered.lane for each in items],
@@ -296,13 +287,13 @@ async def _set_aside(engine: PostgresEngine, aside: Sequence[Aside], wants: Sequ
         *([None] * len(items) for _ in range(3)),
     ]
     if items:
-        await engine.call("settle", lambda c, _: c.fetch(engine.sql.settle, *columns, None, engine.draw, engine.now))
+        await call.run("settle", lambda c, _: c.fetch(call.sql.settle, *columns, None, call.draw, call.now))
 
 
-async def _claimed_instead(engine: PostgresEngine, want: Want) -> Claimed | Nothing:
+async def _claimed_instead(call: Call, want: Want) -> Claimed | Nothing:
     """Under another token: this one has had its lease."""
     other = msgspec.structs.replace(want, token=LeaseToken(f"{want.token}-{secrets.token_hex(4)}"))
-    [answer] = await claim(engine, [other])
+    [answer] = await claim(call, [other])
     return answer
 
 
@@ -353,10 +344,10 @@ def _delivered(batch: Any, token: LeaseToken) -> list[Delivered]:
     ]  # fmt: skip
 
 
-async def claim_again(engine: PostgresEngine, connection: Connection, wants: Sequence[Want]) -> list[Any]:
+async def claim_again(call: Call, connection: Connection, wants: Sequence[Want]) -> list[Any]:
     """After a lost answer: what the tokens hold. Nothing, if that claim took nothing or was never made."""
     rows: list[Any] = []
     for number, want in enumerate(wants):
-        held = await connection.fetch(engine.sql.claimed, want.token, number)
+        held = await connection.fetch(call.sql.claimed, want.token, number)
         rows += held or [{**ASK_AT_ONCE, "want": number}]
     return rows if any(row["ids"] is not None for row in rows) else []

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qo.core.lane import LaneId
 from qo.core.lease import Extended, Extension, Lost, Place
-
-if TYPE_CHECKING:
-    from qo.stores.postgres.engine import PostgresEngine
+from qo.stores.postgres.call import Call
 
 
-async def extend(engine: PostgresEngine, extensions: Sequence[Extension]) -> list[Extended | Lost]:
+async def extend(call: Call, extensions: Sequence[Extension]) -> list[Extended | Lost]:
     started = [(each.token, place.lane, place.offset) for each in extensions for place in each.started]
     columns: list[list[Any]] = [
         [each.token for each in extensions],
         [each.lease.total_seconds() for each in extensions],
         *([list(column) for column in zip(*started, strict=True)] or [[], [], []]),
     ]
-    rows = await engine.call("extend", lambda c, _: c.fetch(engine.sql.extend, *columns, engine.now))
+    rows = await call.run("extend", lambda c, _: c.fetch(call.sql.extend, *columns, call.now))
     found = {row["number"]: row for row in rows}
     return [_answer(found.get(number)) for number in range(1, len(extensions) + 1)]
 

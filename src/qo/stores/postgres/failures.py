@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import asyncpg
 from asyncpg import exceptions as pg
 
@@ -21,6 +23,31 @@ RETRIED = (
 
 DEMOTED = (pg.ReadOnlySQLTransactionError,)
 """The server cannot be written, as after a failover: another may have taken its place. Another try is safe."""
+
+
+class Signal(StrEnum):
+    """What functions of ours raise, as SQLSTATE. `DETAIL` names the queue or the message that it is about."""
+
+    NEW_QUEUE = "QO001"
+    """A queue is to be created first, as the caller says."""
+    LAPSE = "QO002"
+    """How a message stands is known only after a lease that has run out was given back."""
+    SEAL = "QO003"
+    """Payloads for this queue are to be sealed first."""
+    FULL = "QO004"
+    """The queue is at its max_size."""
+    ISOLATION = "QO005"
+    """The transaction is not READ COMMITTED."""
+
+
+SIGNALS = frozenset(Signal)
+
+
+def signal_of(error: asyncpg.PostgresError) -> tuple[Signal, str] | None:
+    """The signal that an error is, and its detail; None: it is another error."""
+    code = getattr(error, "sqlstate", None)
+    return (Signal(code), getattr(error, "detail", None) or "") if code in SIGNALS else None
+
 
 LOST = (
     pg.AdminShutdownError,

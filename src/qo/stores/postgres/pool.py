@@ -29,7 +29,7 @@ from qo.core.backoff import LoopBackoff
 from qo.core.errors import Closed, Incompatible, Invalid, Unavailable
 from qo.metrics.steady import steady_seconds
 from qo.stores.postgres.address import Address
-from qo.stores.postgres.failures import DEMOTED, LOST, RETRIED, translated
+from qo.stores.postgres.failures import DEMOTED, LOST, RETRIED, Signal, signal_of, translated
 
 log = logging.getLogger("qo.postgres")
 
@@ -44,7 +44,6 @@ APPLICATION_NAME = "qo"
 DEADLINE_SECONDS = 30.0
 """How long a call may take in all; long enough for a database that sleeps to wake."""
 READ_COMMITTED = "read committed"
-WRONG_ISOLATION = "qo: isolation"
 """How the functions refuse to run in any other isolation level."""
 ABOUT_SERVER = "SELECT clock_timestamp(), current_setting('default_transaction_isolation')"
 FIRST_REST_SECONDS = 0.02
@@ -168,7 +167,8 @@ class Pool:
 
     def _pin_isolation(self, error: asyncpg.PostgresError, pinned: bool) -> None:
         """Say READ COMMITTED from now on, if the lack of it is what a try without it met; else raise what it met."""
-        if WRONG_ISOLATION not in str(error):
+        found = signal_of(error)
+        if found is None or found[0] is not Signal.ISOLATION:
             raise translated(error) from error
         if pinned:
             raise Incompatible(f"transactions cannot be made READ COMMITTED here ({error})") from error

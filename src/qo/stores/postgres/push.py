@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
@@ -25,19 +24,13 @@ from qo.core.message import (
 )
 from qo.core.queue import QueueSettings
 from qo.stores.idempotency import batch_again, kept_batch, others_id, with_repeats, without
+from qo.stores.postgres.call import Call
+from qo.stores.postgres.failures import Signal, signal_of
 from qo.stores.postgres.pool import Connection, undone_on_error
 from qo.stores.postgres.schema import rules_text
 from qo.stores.sealing import sealed
 
-if TYPE_CHECKING:
-    from qo.stores.postgres.engine import PostgresEngine
-
 T = TypeVar("T")
-
-LAPSE = re.compile(r"qo: lapse (\S+)")
-"""What the server says if it must know how a message stands whose lease has run out."""
-FIRST = re.compile(r"qo: (new|seal|full) (.*)", re.DOTALL)
-"""What it says if a queue is to be created first, if payloads are to be sealed first, and if a queue is full."""
 
 Lane = tuple[str, str | None, str | None, int | None]
 """A lane's name: its queue, and its key or its kind and priority."""
@@ -46,30 +39,29 @@ Answers = tuple[list[Pushed], bool]
 """An answer for each message, and whether something may be claimable."""
 
 
-async def push(engine: PostgresEngine, messages: Sequence[NewMessage]) -> Answers:
+async def push(call: Call, messages: Sequence[NewMessage]) -> Answers:
     if not messages:
         return [], False
-    answers: Answers = await engine.call(
-        "push", lambda connection, again: push_on(engine, connection, messages, again), items=len(messages)
+    answers: Answers = await call.run(
+        "push", lambda connection, again: push_on(call, connection, messages, again), items=len(messages)
     )
     return answers
 
 
-async def push_on(
-    engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage], again: bool
-) -> Answers:
+async def push_on(call: Call, connection: Connection, messages: Sequence[NewMessage], again: bool) -> Answers:
     """Push on a connection, which may be inside a transaction."""
     repeats = repeats_in(messages)
     if repeats:
-        answers, woke = await push_on(engine, connection, without(messages, repeats), again)
+        answers, woke = await push_on(call, connection, without(messages, repeats), again)
         return with_repeats(messages, repeats, answers), woke
-    if not again and all(map(_is_plain, messages)) and await _push_plain(engine, connection, messages):
+    short = call.short_paths and not again
+    if short and all(map(_is_plain, messages)) and await _push_plain(call, connection, messages):
         return [Stored(message.id) for message in messages], True
-    if not again and all(map(_is_named, messages)):
-        answers = await _push_named(engine, connection, messages)
+    if short and all(map(_is_named, messages)):
+        answers = await _push_named(call, connection, messages)
         if answers:
             return answers, True
-    return await _push_any(engine, connection, messages), True
+    return await _push_any(call, connection, messages), True
 
 
 def _is_plain(message: NewMessage) -> bool:
@@ -93,7 +85,7 @@ def _is_named(message: NewMessage) -> bool:
     return message.dedupe.as_queue and message.dedupe.scope is DedupeScope.LANE
 
 
-async def _push_named(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> list[Pushed]:
+async def _push_named(call: Call, connection: Connection, messages: Sequence[NewMessage]) -> list[Pushed]:
     """No answers: it was not possible, and nothing was done."""
     queues, keys, kinds, priorities, ids, payloads, headers, *_ = _any_columns(messages)
     names = [message.dedupe.key for message in messages if message.dedupe is not None]
@@ -102,31 +94,31 @@ async def _push_named(engine: PostgresEngine, connection: Connection, messages: 
     while True:
         try:
             async with undone_on_error(connection):
-                rows = await connection.fetch(engine.sql.push_named, *said, engine.now)
+                rows = await connection.fetch(call.sql.push_named, *said, call.now)
             return [_answer(message, row) for message, row in zip(messages, rows, strict=False)]
         except asyncpg.UniqueViolationError:
             return []  # an id is known: this push was made before, or is being made
-        except asyncpg.RaiseError as error:
-            await _made_ready(engine, connection, messages, error)
+        except asyncpg.PostgresError as error:
+            await _made_ready(call, connection, messages, error)
 
 
-async def _push_plain(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> bool:
+async def _push_plain(call: Call, connection: Connection, messages: Sequence[NewMessage]) -> bool:
     """Whether that was possible: else nothing was done."""
     [first, *others] = messages
     try:
         async with undone_on_error(connection):
-            if not others and first.key is None and await _push_one(engine, connection, first):
+            if not others and first.key is None and await _push_one(call, connection, first):
                 return True
-            refusal = await connection.fetchval(engine.sql.push_plain, *_columns(messages), engine.now)
+            refusal = await connection.fetchval(call.sql.push_plain, *_columns(messages), call.now)
     except asyncpg.UniqueViolationError:
         return False  # an id is known: this push was made before, or is being made
     return refusal is None
 
 
-async def _push_one(engine: PostgresEngine, connection: Connection, one: NewMessage) -> bool:
+async def _push_one(call: Call, connection: Connection, one: NewMessage) -> bool:
     """Whether its lane is there and it is known to be new; else nothing was done."""
     done: bool = await connection.fetchval(
-        engine.sql.push_one, one.queue, one.kind, one.priority, one.id, one.payload, engine.now
+        call.sql.push_one, one.queue, one.kind, one.priority, one.id, one.payload, call.now
     )
     return done
 
@@ -185,54 +177,51 @@ def _runs(ids: list[MessageId]) -> list[tuple[bytes, bytes, int]]:
     return found
 
 
-async def _push_any(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> list[Pushed]:
+async def _push_any(call: Call, connection: Connection, messages: Sequence[NewMessage]) -> list[Pushed]:
     """Push, doing first what the server says must come first."""
     tried_again = False
     said: Sequence[NewMessage] = messages
     while True:
         own = list({message.queue for message in said if message.new_queue is not None})
-        pushing = partial(connection.fetch, engine.sql.push_any, *_any_columns(said), own, engine.now)
+        pushing = partial(connection.fetch, call.sql.push_any, *_any_columns(said), own, call.now)
         try:
-            rows = await lapsing(engine, connection, pushing)
+            rows = await lapsing(call, connection, pushing)
         except asyncpg.UniqueViolationError:  # a first try was under way still, and was made after all
             if tried_again:
                 raise
             tried_again = True
-        except asyncpg.RaiseError as error:
-            said = await _made_ready(engine, connection, said, error)
+        except asyncpg.PostgresError as error:
+            said = await _made_ready(call, connection, said, error)
         else:
             return [_answer(message, row) for message, row in zip(messages, rows, strict=True)]
 
 
 async def _made_ready(
-    engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage], error: asyncpg.RaiseError
+    call: Call, connection: Connection, messages: Sequence[NewMessage], error: asyncpg.PostgresError
 ) -> Sequence[NewMessage]:
     """What to push instead: into a queue that is created as its messages say, or sealed."""
-    found = FIRST.search(str(error))
-    match found and found[1]:
-        case "new":
-            await create_queues(engine, connection, messages)
+    match signal_of(error):
+        case Signal.NEW_QUEUE, _:
+            await create_queues(call, connection, messages)
             return messages
-        case "seal":
-            key = await engine.keys.to_seal(engine, connection)
-            queue = found[2] if found else ""
+        case Signal.SEAL, queue:
+            key = await call.keys.to_seal(connection)
             return [sealed(each, key) if each.queue == queue else each for each in messages]
-        case "full":
-            queue = found[2] if found else ""
+        case Signal.FULL, queue:
             raise QueueFull(f"queue '{queue}' is at its max capacity (setting max_size)") from None
         case _:
             raise error
 
 
-async def create_queues(engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage]) -> None:
+async def create_queues(call: Call, connection: Connection, messages: Sequence[NewMessage]) -> None:
     """The queues of messages that say how these are to be set up, where there are none."""
     wanted = {message.queue: message.new_queue for message in messages if message.new_queue is not None}
     for name, settings in sorted(wanted.items()):
-        await connection.execute(engine.sql.create_queue_as, *new_queue(engine, name, settings), engine.now)
+        await connection.execute(call.sql.create_queue_as, *new_queue(call, name, settings), call.now)
 
 
-def new_queue(engine: PostgresEngine, name: str, given: QueueSettings) -> tuple[str, ...]:
-    settings = given.sealed_from(engine.store_now())
+def new_queue(call: Call, name: str, given: QueueSettings) -> tuple[str, ...]:
+    settings = given.sealed_from(call.store_now())
     return name, *settings.names(name), json.dumps(settings.overrides()), rules_text(settings)
 
 
@@ -252,17 +241,17 @@ def _any_columns(messages: Sequence[NewMessage]) -> list[list[Any]]:
     ]
 
 
-async def lapsing(engine: PostgresEngine, connection: Connection, call: Callable[[], Awaitable[T]]) -> T:
+async def lapsing(call: Call, connection: Connection, work: Callable[[], Awaitable[T]]) -> T:
     """Make a call; where it must know how a message stands whose lease has run out, give that back and call again."""
     while True:
         try:
             async with undone_on_error(connection):
-                return await call()
-        except asyncpg.RaiseError as error:
-            found = LAPSE.search(str(error))
-            if found is None:
+                return await work()
+        except asyncpg.PostgresError as error:
+            found = signal_of(error)
+            if found is None or found[0] is not Signal.LAPSE:
                 raise
-            await connection.fetchval(engine.sql.lapse_over, UUID(found[1]).bytes, engine.draw, engine.now)
+            await connection.fetchval(call.sql.lapse_over, UUID(found[1]).bytes, call.draw, call.now)
 
 
 def dedupe_text(message: NewMessage) -> str | None:
@@ -291,27 +280,25 @@ def _answer(message: NewMessage, row: Any) -> Pushed:
             return Refused(TooLarge("payload", problem))
 
 
-async def push_once(engine: PostgresEngine, messages: Sequence[NewMessage], nonce: str) -> Answers:
+async def push_once(call: Call, messages: Sequence[NewMessage], nonce: str) -> Answers:
     """Push, unless a batch with this nonce was pushed before; then give its answer again."""
-    answers: Answers = await engine.call(
-        "push", lambda connection, _: _push_once(engine, connection, messages, nonce), items=len(messages)
+    answers: Answers = await call.run(
+        "push", lambda connection, _: _push_once(call, connection, messages, nonce), items=len(messages)
     )
     return answers
 
 
-async def _push_once(
-    engine: PostgresEngine, connection: Connection, messages: Sequence[NewMessage], nonce: str
-) -> Answers:
+async def _push_once(call: Call, connection: Connection, messages: Sequence[NewMessage], nonce: str) -> Answers:
     try:
         async with connection.transaction():
-            kept = await connection.fetchval(engine.sql.nonce, nonce)
+            kept = await connection.fetchval(call.sql.nonce, nonce)
             if kept is not None:
                 return batch_again(messages, kept), False
-            answers, woke = await push_on(engine, connection, messages, again=False)
-            await connection.execute(engine.sql.keep_nonce, nonce, engine.now, kept_batch(messages, answers))
+            answers, woke = await push_on(call, connection, messages, again=False)
+            await connection.execute(call.sql.keep_nonce, nonce, call.now, kept_batch(messages, answers))
             return answers, woke
     except asyncpg.UniqueViolationError:  # the same call is being made elsewhere, and was first
-        kept = await connection.fetchval(engine.sql.nonce, nonce)
+        kept = await connection.fetchval(call.sql.nonce, nonce)
         if kept is None:
             raise
         return batch_again(messages, kept), False

@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 import asyncpg
 
 from qo.core.errors import Incompatible
-from qo.core.queue import History, QueueSettings, plain_value
+from qo.core.fate import FRAGILE_LOSSES
+from qo.core.keeping import CHECK_DEDUPE, KEEP_NONCES, KEEP_SETTLED, KEEP_TRACES, NOTE_CLAIMED, TIDY_AFTER
+from qo.core.lease import QUEUES_LIMIT
+from qo.core.message import HEADER_BYTES_LIMIT, HEADER_COUNT_LIMIT, PRIORITY_LIMIT
+from qo.core.names import KEY_LIMIT, NAME_LIMIT
+from qo.core.queue import WINDOW_FULL, History, QueueSettings, plain_value
+from qo.core.retry import LARGEST_EXPONENT
 
 VERSIONS_AHEAD = 1
 """How much newer a schema may be than this qo."""
@@ -27,6 +33,30 @@ FUNCTIONS = (
     "planning", "guards", "roles",
 )  # fmt: skip
 """The files of `sql/`, in the order in which they build on each other."""
+
+CONSTANTS = {
+    "fragile_losses": FRAGILE_LOSSES,
+    "window_full": WINDOW_FULL,
+    "largest_exponent": f"{LARGEST_EXPONENT:g}",
+    "queues_limit": QUEUES_LIMIT,
+    "name_limit": NAME_LIMIT,
+    "key_limit": KEY_LIMIT,
+    "priority_limit": PRIORITY_LIMIT,
+    "header_count_limit": HEADER_COUNT_LIMIT,
+    "header_bytes_limit": HEADER_BYTES_LIMIT,
+    **{
+        name: f"{length.total_seconds():g} s"
+        for name, length in {
+            "keep_settled": KEEP_SETTLED,
+            "keep_nonces": KEEP_NONCES,
+            "keep_traces": KEEP_TRACES,
+            "check_dedupe": CHECK_DEDUPE,
+            "tidy_after": TIDY_AFTER,
+            "note_claimed": NOTE_CLAIMED,
+        }.items()
+    },
+}
+"""Numbers that Python knows, too: `{name}` stands for them in the functions."""
 
 _NUMBERED = re.compile(r"^(\d{4})_\w+\.sql$")
 
@@ -48,6 +78,8 @@ def functions(names: Sequence[str] = FUNCTIONS) -> str:
     """The functions, in place of those of the version before."""
     folder = files(__package__) / "sql"
     text = "\n".join((folder / f"{name}.sql").read_text() for name in names)
+    for name, value in CONSTANTS.items():
+        text = text.replace(f"{{{name}}}", str(value))
     return text.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 
@@ -23,11 +23,9 @@ from qo.core.lease import (
     Want,
 )
 from qo.stores.idempotency import used_token
+from qo.stores.postgres.call import Call
 from qo.stores.postgres.claim import NOT_PLAIN, claim_again, delivered, plain_wants, wants_text
 from qo.stores.postgres.pool import Connection, undone_on_error
-
-if TYPE_CHECKING:
-    from qo.stores.postgres.engine import PostgresEngine
 
 WORDS: dict[type[Any], str] = {Complete: "complete", Fail: "fail", Release: "release", Bury: "bury"}
 ITEM_BY_ITEM = "items"
@@ -38,53 +36,53 @@ VERDICTS = {verdict.value: verdict for verdict in Verdict}
 
 
 async def settle(
-    engine: PostgresEngine, settlements: Sequence[Settlement], then: Sequence[Want]
+    call: Call, settlements: Sequence[Settlement], then: Sequence[Want]
 ) -> tuple[list[Settled], list[Claimed | Nothing] | None]:
     """The answers; and the claims, or None if something must be done before one can claim."""
     text = wants_text(then) if then else None
 
     async def work(connection: Connection, again: bool) -> tuple[list[Settled], list[Any], list[Any]]:
-        held = await claim_again(engine, connection, then) if again and then else []
+        held = await claim_again(call, connection, then) if again and then else []
         wants = None if held else text
         try:
             async with undone_on_error(connection):
-                answers, rows = await _settle(engine, connection, settlements, then, wants, again)
+                answers, rows = await _settle(call, connection, settlements, then, wants, again)
         except asyncpg.ProgramLimitExceededError:  # it would claim more than an answer can hold
             if wants is None:
                 raise
-            answers, _ = await _settle(engine, connection, settlements, (), None, again)
+            answers, _ = await _settle(call, connection, settlements, (), None, again)
             rows = [CLAIM_APART]
         except asyncpg.UniqueViolationError:  # the first try was under way still when we looked, and was made after all
             if not again:
                 raise used_token() from None
-            held = await claim_again(engine, connection, then)
-            answers, rows = await _settle(engine, connection, settlements, (), None, again)
+            held = await claim_again(call, connection, then)
+            answers, rows = await _settle(call, connection, settlements, (), None, again)
         return answers, rows, held
 
-    answers, rows, held = await engine.call("settle", work, items=len(settlements))
+    answers, rows, held = await call.run("settle", work, items=len(settlements))
     if held:
-        return answers, await delivered(engine, held, then)
+        return answers, await delivered(call, held, then)
     if rows[0]["signal"] is not None:
         return answers, None
-    return answers, await delivered(engine, rows[1:], then)
+    return answers, await delivered(call, rows[1:], then)
 
 
 async def _settle(
-    engine: PostgresEngine,
+    call: Call,
     connection: Connection,
     settlements: Sequence[Settlement],
     then: Sequence[Want],
     wants: str | None,
     again: bool,
 ) -> tuple[list[Settled], list[Any]]:
-    leases = None if again else _only_done(settlements)
+    leases = _only_done(settlements) if call.short_paths and not again else None
     if leases is not None:
-        plain = plain_wants(engine, then) if wants else NOT_PLAIN
+        plain = plain_wants(call, then) if wants else NOT_PLAIN
         said = _ranges(leases)
-        rows = await connection.fetch(engine.sql.settle_done, *said, wants, *plain, engine.now)
+        rows = await connection.fetch(call.sql.settle_done, *said, wants, *plain, call.now)
         if rows[0]["signal"] != ITEM_BY_ITEM:
             return _all_done(settlements, leases, rows[0]["ended"]), rows
-    rows = await connection.fetch(engine.sql.settle, *columns_of(settlements), wants, engine.draw, engine.now)
+    rows = await connection.fetch(call.sql.settle, *columns_of(settlements), wants, call.draw, call.now)
     return answers_from(rows[0], len(settlements)), rows
 
 

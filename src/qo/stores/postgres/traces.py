@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qo.core.outcome import Trace
 from qo.core.verbs import TRACES_LIMIT
 from qo.stores.pages import PAGE_BYTES
-
-if TYPE_CHECKING:
-    from qo.stores.postgres.engine import PostgresEngine
+from qo.stores.postgres.call import Call
 
 
-async def add(engine: PostgresEngine, trace: Trace) -> None:
+async def add(call: Call, trace: Trace) -> None:
     values = (
         trace.id, trace.queue, trace.key, trace.name, trace.group, list(trace.names), trace.event, trace.data,
         trace.created_at,
     )  # fmt: skip
-    await engine.call("add_trace", lambda connection, _: connection.execute(engine.sql.add_trace, *values))
+    await call.run("add_trace", lambda connection, _: connection.execute(call.sql.add_trace, *values))
 
 
-async def of_message(engine: PostgresEngine, queue: str, key: str, name: str) -> list[Trace]:
-    return [_trace(row) for row in await _rows(engine, engine.sql.traces, queue, key, name, TRACES_LIMIT, PAGE_BYTES)]
+async def of_message(call: Call, queue: str, key: str, name: str) -> list[Trace]:
+    return [_trace(row) for row in await _rows(call, call.sql.traces, queue, key, name, TRACES_LIMIT, PAGE_BYTES)]
 
 
-async def by_name(engine: PostgresEngine, name: str, limit: int, offset: int) -> tuple[list[Trace], int]:
-    rows = await _rows(engine, engine.sql.traces_by_name, name, limit, offset, PAGE_BYTES)
-    return [_trace(row) for row in rows], await engine.value("traces", engine.sql.count_traces, name)
+async def by_name(call: Call, name: str, limit: int, offset: int) -> tuple[list[Trace], int]:
+    rows = await _rows(call, call.sql.traces_by_name, name, limit, offset, PAGE_BYTES)
+    return [_trace(row) for row in rows], await call.value("traces", call.sql.count_traces, name)
 
 
-async def names(engine: PostgresEngine, limit: int, offset: int) -> tuple[list[tuple[str, int]], int]:
-    rows = await _rows(engine, engine.sql.trace_names, limit, offset)
-    return [(name, count) for name, count in rows], await engine.value("traces", engine.sql.count_trace_names)
+async def names(call: Call, limit: int, offset: int) -> tuple[list[tuple[str, int]], int]:
+    rows = await _rows(call, call.sql.trace_names, limit, offset)
+    return [(name, count) for name, count in rows], await call.value("traces", call.sql.count_trace_names)
 
 
-async def _rows(engine: PostgresEngine, sql: str, *values: Any) -> list[Any]:
-    rows: list[Any] = await engine.call("traces", lambda connection, _: connection.fetch(sql, *values))
+async def _rows(call: Call, sql: str, *values: Any) -> list[Any]:
+    rows: list[Any] = await call.run("traces", lambda connection, _: connection.fetch(sql, *values))
     return rows
 
 

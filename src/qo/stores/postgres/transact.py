@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import asyncpg
 import msgspec
@@ -23,84 +23,81 @@ from qo.stores.idempotency import (
 )
 from qo.stores.postgres.ack import ack_on, resolved
 from qo.stores.postgres.admin import delete_group
+from qo.stores.postgres.call import Call
 from qo.stores.postgres.pool import Connection
 from qo.stores.postgres.push import Lane, create_queues, dedupe_text, lane_of, push_on
 from qo.stores.postgres.records import change_on
 from qo.stores.postgres.settle import answers_from, columns_of
 
-if TYPE_CHECKING:
-    from qo.stores.postgres.engine import PostgresEngine
 
-
-async def transact(engine: PostgresEngine, unit: Unit) -> Done | Undone:
+async def transact(call: Call, unit: Unit) -> Done | Undone:
     """A unit that was given no nonce gets one here, so that it can be looked up if its answer is lost."""
     named = unit if unit.nonce is not None else msgspec.structs.replace(unit, nonce=secrets.token_hex(16))
-    answer: Done | Undone = await engine.call(
+    answer: Done | Undone = await call.run(
         "transact",
-        lambda connection, _: _once(engine, connection, named),
+        lambda connection, _: _once(call, connection, named),
         items=len(unit.pushes) + len(unit.settlements),
     )
     return answer
 
 
-async def _once(engine: PostgresEngine, connection: Connection, unit: Unit) -> Done | Undone:
+async def _once(call: Call, connection: Connection, unit: Unit) -> Done | Undone:
     try:
         async with connection.transaction():
             if unit.nonce is not None:
-                kept = await connection.fetchval(engine.sql.nonce, unit.nonce)
+                kept = await connection.fetchval(call.sql.nonce, unit.nonce)
                 if kept is not None:
                     return unit_again(unit, kept)
-            return await _do(engine, connection, unit)
+            return await _do(call, connection, unit)
     except QueueFull as full:
         return Undone(str(full), 0, Obstacle.FULL)
     except InTheWay as stop:
         # If this very unit was still being done when we looked, what is in the way is itself.
-        kept = await connection.fetchval(engine.sql.nonce, unit.nonce)
+        kept = await connection.fetchval(call.sql.nonce, unit.nonce)
         return stop.undone if kept is None else unit_again(unit, kept)
     except asyncpg.UniqueViolationError:
-        kept = None if unit.nonce is None else await connection.fetchval(engine.sql.nonce, unit.nonce)
+        kept = None if unit.nonce is None else await connection.fetchval(call.sql.nonce, unit.nonce)
         if kept is None:
             raise
         return unit_again(unit, kept)  # the same unit was being done elsewhere, and was first
 
 
-async def _do(engine: PostgresEngine, connection: Connection, unit: Unit) -> Done:
-    versions = await change_on(engine, connection, unit.records) if unit.records else []
+async def _do(call: Call, connection: Connection, unit: Unit) -> Done:
+    versions = await change_on(call, connection, unit.records) if unit.records else []
     for each in unit.removed_groups:
         with contextlib.suppress(NotFound):
-            await delete_group(engine.on(connection), each.queue, each.group)
-    await _lock(engine, connection, unit)
+            await delete_group(call.on(connection), each.queue, each.group)
+    await _lock(call, connection, unit)
     if unit.leases:
-        live = await connection.fetch(engine.sql.live_leases, list(unit.leases), engine.now)
+        live = await connection.fetch(call.sql.live_leases, list(unit.leases), call.now)
         check_leases(unit, {row[0] for row in live})
     settled: list[Settled] = []
     if unit.settlements:
-        row = await connection.fetchrow(engine.sql.settle, *columns_of(unit.settlements), None, engine.draw, engine.now)
+        row = await connection.fetchrow(call.sql.settle, *columns_of(unit.settlements), None, call.draw, call.now)
         settled = answers_from(row, len(unit.settlements))
     check_settled(settled)
-    call = secrets.token_hex(16)
-    committed = await ack_on(engine, connection, unit.acks, call) if unit.acks else []
-    check_acked(unit, committed)
+    acked = await ack_on(call, connection, unit.acks, secrets.token_hex(16)) if unit.acks else []
+    check_acked(unit, acked)
     pushed: list[Pushed] = []
     if unit.pushes:
-        pushed, _ = await push_on(engine, connection, unit.pushes, again=False)
+        pushed, _ = await push_on(call, connection, unit.pushes, again=False)
     check_pushed(unit, pushed)
-    done = Done(tuple(settled), tuple(pushed), tuple(committed), tuple(versions))
+    done = Done(tuple(settled), tuple(pushed), tuple(acked), tuple(versions))
     if unit.nonce is not None:
-        await connection.execute(engine.sql.keep_nonce, unit.nonce, engine.now, kept_unit(unit, done))
+        await connection.execute(call.sql.keep_nonce, unit.nonce, call.now, kept_unit(unit, done))
     return done
 
 
-async def _lock(engine: PostgresEngine, connection: Connection, unit: Unit) -> None:
+async def _lock(call: Call, connection: Connection, unit: Unit) -> None:
     """What the pushes will need, and the cursors of both, before anything is done."""
     if unit.pushes:
-        await create_queues(engine, connection, unit.pushes)
+        await create_queues(call, connection, unit.pushes)
         leases = [(each.token, each.lane) for each in unit.settlements]
         if unit.acks:
-            rows = await resolved(engine, connection, unit.acks)
+            rows = await resolved(call, connection, unit.acks)
             leases += [(said.token, row["lane"]) for said, row in zip(unit.acks, rows, strict=True) if said.token]
         held = [list(column) for column in zip(*leases, strict=True)] or [[], []]
-        await connection.fetchval(engine.sql.lock_unit, *_lanes(unit), *_keys(unit), *held, engine.now)
+        await connection.fetchval(call.sql.lock_unit, *_lanes(unit), *_keys(unit), *held, call.now)
 
 
 def _keys(unit: Unit) -> list[list[Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,41 +16,37 @@ from qo.core.worker import (
     WorkerState,
     unserved,
 )
-
-if TYPE_CHECKING:
-    from qo.stores.postgres.engine import PostgresEngine
+from qo.stores.postgres.call import Call
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Heartbeat).decode
 
 
-async def heartbeat(engine: PostgresEngine, heartbeats: Sequence[Heartbeat]) -> bool:
+async def heartbeat(call: Call, heartbeats: Sequence[Heartbeat]) -> bool:
     ids = [each.id for each in heartbeats]
-    kept = not engine.listener.must_poll and await engine.listener.adopt(ids)
+    kept = not call.listener.must_poll and await call.listener.adopt(ids)
     said = [_encode(each).decode() for each in heartbeats]
-    await engine.value(
-        "heartbeat", engine.sql.heartbeat, ids, said, kept, engine.now, FORGET_AFTER, engine.address.schema
-    )
+    await call.value("heartbeat", call.sql.heartbeat, ids, said, kept, call.now, FORGET_AFTER, call.address.schema)
     return kept
 
 
-async def adopt(engine: PostgresEngine, id: str) -> bool:
-    known = await engine.value("adopt", engine.sql.keep_worker, id, engine.now) is not None
-    if known and not engine.listener.must_poll:
-        await engine.listener.adopt([id])
+async def adopt(call: Call, id: str) -> bool:
+    known = await call.value("adopt", call.sql.keep_worker, id, call.now) is not None
+    if known and not call.listener.must_poll:
+        await call.listener.adopt([id])
     return known
 
 
-async def deregister(engine: PostgresEngine, ids: Sequence[str]) -> None:
-    await engine.value("deregister", engine.sql.deregister, list(ids))
-    await engine.listener.disown(ids)
+async def deregister(call: Call, ids: Sequence[str]) -> None:
+    await call.value("deregister", call.sql.deregister, list(ids))
+    await call.listener.disown(ids)
 
 
-async def every(engine: PostgresEngine) -> list[WorkerInfo]:
-    rows = await engine.call(
+async def every(call: Call) -> list[WorkerInfo]:
+    rows = await call.run(
         "workers",
         lambda connection, _: connection.fetch(
-            engine.sql.workers, engine.now, SILENT_AFTER, WORKERS_LIMIT, engine.address.schema
+            call.sql.workers, call.now, SILENT_AFTER, WORKERS_LIMIT, call.address.schema
         ),
     )
     found = [
@@ -65,9 +60,9 @@ async def every(engine: PostgresEngine) -> list[WorkerInfo]:
     return sorted(found, key=lambda each: each.id)
 
 
-async def nobody_takes(engine: PostgresEngine) -> tuple[WaitingKind, ...]:
-    rows = await engine.call(
-        "unserved", lambda connection, _: connection.fetch(engine.sql.waiting_kinds, WORKERS_LIMIT, engine.now)
+async def nobody_takes(call: Call) -> tuple[WaitingKind, ...]:
+    rows = await call.run(
+        "unserved", lambda connection, _: connection.fetch(call.sql.waiting_kinds, WORKERS_LIMIT, call.now)
     )
     waiting = [WaitingKind(queue=row[0], group=row[1], kind=row[2], oldest_at=row[3]) for row in rows]
-    return unserved(waiting, await every(engine), rows[0][4]) if waiting else ()
+    return unserved(waiting, await every(call), rows[0][4]) if waiting else ()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
+from qo.core.keeping import TIDY_AFTER
 from qo.core.lane import CursorState, Filter, Start, StartAt
 from qo.core.message import NewMessage
 from qo.core.names import DEFAULT_GROUP
@@ -23,7 +24,7 @@ APPEND_PLAIN = widened(SQL.append_plain, shared=4)
 
 _id, _payload = attrgetter("id"), attrgetter("payload")
 
-TIDY_REST = 60_000_000
+TIDY_REST = span(TIDY_AFTER)
 """A lane that changed is looked at by housekeeping a minute later, not sooner."""
 
 

@@ -8,9 +8,10 @@ message is removed between `retain` and nine eighths of it after it was settled.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 
+from qo.core.keeping import KEEP_NONCES, KEEP_SETTLED
 from qo.core.names import DEFAULT_GROUP
 from qo.core.queue import QueueSettings
 from qo.stores.sqlite import dedupe, traces
@@ -32,8 +33,6 @@ FREE_PAGES, FREE_SHARE = 1000, 0.25
 """Free pages are given back to the disk if there are more of them than this, and this share of the file is free."""
 VACUUM_PAGES = 500
 INCREMENTAL = 2
-KEEP_SETTLEMENTS = span(timedelta(minutes=10))
-KEEP_NONCES = span(timedelta(hours=1))
 
 
 class Standing(NamedTuple):
@@ -50,17 +49,17 @@ def tidy(tx: Transaction) -> datetime | None:
     for *lane, queue_name in lanes:
         _tidy_lane(tx, tx.existing_queue(queue_name), Lane(*lane))
     more = _drop_settlements(tx)
-    tx.run(SQL.drop_nonces, tx.now - KEEP_NONCES, ROWS_LIMIT)
+    tx.run(SQL.drop_nonces, tx.now - span(KEEP_NONCES), ROWS_LIMIT)
     _check_dedupe(tx)
     intake_next = _drop_canceled_intake(tx)
     trace_next = traces.drop_old(tx, ROWS_LIMIT)
-    lane_next, lease_next, nonce_next, dedupe_next = tx.row(SQL.next, tx.now - KEEP_SETTLEMENTS) or (None,) * 4
+    lane_next, lease_next, nonce_next, dedupe_next = tx.row(SQL.next, tx.now - span(KEEP_SETTLED)) or (None,) * 4
     more |= _give_space_back(tx)
     times = [
         tx.now if more else None,
         lane_next,
-        None if lease_next is None else lease_next + KEEP_SETTLEMENTS,
-        None if nonce_next is None else nonce_next + KEEP_NONCES,
+        None if lease_next is None else lease_next + span(KEEP_SETTLED),
+        None if nonce_next is None else nonce_next + span(KEEP_NONCES),
         dedupe_next,
         intake_next,
         trace_next,
@@ -183,7 +182,7 @@ def _drop_if_unused(tx: Transaction, lane: Lane) -> bool:
 
 
 def _drop_settlements(tx: Transaction) -> bool:
-    tokens = tx.rows(SQL.ended_leases, tx.now - KEEP_SETTLEMENTS, ROWS_LIMIT)
+    tokens = tx.rows(SQL.ended_leases, tx.now - span(KEEP_SETTLED), ROWS_LIMIT)
     tx.many(SQL.drop_leases, tokens)
     tx.many(SQL.drop_settlements, tokens)
     return len(tokens) == ROWS_LIMIT

@@ -64,7 +64,7 @@ BEGIN
                   AND m.expires_at <= e.expires_at) THEN
         ending := 'expired';
     ELSE
-        again_at := e.expires_at + CASE WHEN p_losses >= 2 THEN qo.rest_after(q.rules, p_losses - 1, p_draw) ELSE interval '0' END;
+        again_at := e.expires_at + CASE WHEN p_losses >= {fragile_losses} THEN qo.rest_after(q.rules, p_losses - 1, p_draw) ELSE interval '0' END;
     END IF;
 END $$;
 

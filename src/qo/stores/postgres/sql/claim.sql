@@ -18,7 +18,7 @@ CREATE TYPE qo.claim_row AS (
 
 -- Whether a group's activity is to be noted: it need not be known to the second.
 CREATE FUNCTION qo.is_unnoted(p_claimed timestamptz, p_now timestamptz) RETURNS boolean LANGUAGE sql IMMUTABLE
-RETURN coalesce(p_claimed <= p_now - interval '1 hour', true);
+RETURN coalesce(p_claimed <= p_now - interval '{note_claimed}', true);
 
 -- Resolve wants. `signal` as above; `more`: there was something to be done first, and enough of it was; `unnoted`: a group is
 -- to be noted as active. Here as in all that every claim does, several small statements cost less than one that joins.
@@ -90,9 +90,9 @@ BEGIN
     IF NOT p_want ? 'filter' THEN
         RETURN ARRAY(SELECT jsonb_array_elements_text(p_want -> 'queues'));
     ELSIF v_namespace IS NOT NULL THEN
-        RETURN ARRAY(SELECT name FROM qo.queues WHERE namespace = v_namespace AND (v_task IS NULL OR task = v_task) ORDER BY id LIMIT 1000);
+        RETURN ARRAY(SELECT name FROM qo.queues WHERE namespace = v_namespace AND (v_task IS NULL OR task = v_task) ORDER BY id LIMIT {queues_limit});
     ELSE
-        RETURN ARRAY(SELECT name FROM qo.queues WHERE task = v_task ORDER BY id LIMIT 1000);
+        RETURN ARRAY(SELECT name FROM qo.queues WHERE task = v_task ORDER BY id LIMIT {queues_limit});
     END IF;
 END $$;
 
@@ -160,7 +160,7 @@ BEGIN
         IF NOT v_fragile AND w.key IS NULL THEN
             met_fragile := met_fragile OR EXISTS (
                 SELECT FROM qo.retries r JOIN qo.cursors k ON k.id = r.cursor_id WHERE r.group_id = ANY (w.sources) AND r.token IS NULL
-                AND r.due_at <= p_now AND r.losses >= 2 AND (w.kinds IS NULL OR k.head_kind = ANY (w.kinds)));
+                AND r.due_at <= p_now AND r.losses >= {fragile_losses} AND (w.kinds IS NULL OR k.head_kind = ANY (w.kinds)));
         END IF;
         v_again := false;
         v_number := 1;
@@ -297,11 +297,11 @@ BEGIN ATOMIC
     FROM unnest(w.sources, w.ranks) AS f (g, rank)
     CROSS JOIN LATERAL (SELECT o.* FROM qo.cursors o WHERE o.group_id = f.g AND NOT o.keyed AND o.state = 'ready'
                         UNION SELECT o.* FROM qo.cursors o WHERE o.id IN (SELECT t.cursor_id FROM qo.retries t
-                            WHERE t.group_id = f.g AND t.token IS NULL AND t.due_at <= p_now AND (t.losses < 2 OR p_fragile))) c
+                            WHERE t.group_id = f.g AND t.token IS NULL AND t.due_at <= p_now AND (t.losses < {fragile_losses} OR p_fragile))) c
     CROSS JOIN LATERAL (SELECT greatest(c.position, (SELECT e.last FROM qo.leases e WHERE e.cursor_id = c.id AND e.epoch = c.epoch
                                                      ORDER BY e.last DESC LIMIT 1)) AS position) at
     LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.retries t WHERE t.cursor_id = c.id AND t.token IS NULL AND t.due_at <= p_now
-                       AND (t.losses < 2 OR p_fragile) ORDER BY t.due_at, t."offset" LIMIT 1) r ON true
+                       AND (t.losses < {fragile_losses} OR p_fragile) ORDER BY t.due_at, t."offset" LIMIT 1) r ON true
     LEFT JOIN LATERAL (SELECT t.entered_at FROM qo.messages t WHERE r.entered_at IS NULL AND t.lane_id = c.lane_id
                        AND t."offset" >= at.position AND (t.group_id IS NULL OR t.group_id = c.group_id)
                        AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = t."offset")

@@ -35,14 +35,14 @@ CREATE FUNCTION qo.push(queue text, payload text, kind text DEFAULT 'default', k
                         dedupe text DEFAULT NULL, dedupe_window interval DEFAULT NULL, notify boolean DEFAULT true)
 RETURNS uuid LANGUAGE plpgsql AS $$
 BEGIN
-    IF queue IS NULL OR queue <> btrim(queue) OR queue = '' OR length(queue) > 255 OR queue ~ '[[:cntrl:]]' THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'queue: must be a name of 1 to 255 characters';
-    ELSIF kind IS NULL OR kind = '' OR length(kind) > 255 THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'kind: must be a name of 1 to 255 characters';
-    ELSIF key = '' OR length(key) > 512 THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'key: must have 1 to 512 characters';
-    ELSIF priority IS NULL OR abs(priority) > 100 THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'priority: must be from -100 to 100';
+    IF queue IS NULL OR queue <> btrim(queue) OR queue = '' OR length(queue) > {name_limit} OR queue ~ '[[:cntrl:]]' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'queue: must be a name of 1 to {name_limit} characters';
+    ELSIF kind IS NULL OR kind = '' OR length(kind) > {name_limit} THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'kind: must be a name of 1 to {name_limit} characters';
+    ELSIF key = '' OR length(key) > {key_limit} THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'key: must have 1 to {key_limit} characters';
+    ELSIF priority IS NULL OR abs(priority) > {priority_limit} THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'priority: must be from -{priority_limit} to {priority_limit}';
     ELSIF delay IS NOT NULL AND due_at IS NOT NULL THEN
         RAISE invalid_parameter_value USING MESSAGE = 'delay: give a delay or a due time, not both';
     ELSIF delay < interval '0' THEN
@@ -55,8 +55,8 @@ BEGIN
         RAISE invalid_parameter_value USING MESSAGE = 'headers: must be an object of texts';
     ELSIF EXISTS (SELECT FROM jsonb_object_keys(headers) name WHERE starts_with(name, 'qo-')) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'headers: names that begin with ''qo-'' are for qo itself';
-    ELSIF (SELECT count(*) > 64 OR sum(length(h.key) + length(h.value)) > 16384 FROM jsonb_each_text(headers) h) THEN
-        RAISE invalid_parameter_value USING MESSAGE = 'headers: must be at most 64, with at most 16384 characters in all';
+    ELSIF (SELECT count(*) > {header_count_limit} OR sum(length(h.key) + length(h.value)) > {header_bytes_limit} FROM jsonb_each_text(headers) h) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'headers: must be at most {header_count_limit}, with at most {header_bytes_limit} characters in all';
     END IF;
     PERFORM payload::json;  -- refuses what is not JSON
     RETURN qo.enqueue(qo.new_id(), queue, convert_to(payload, 'UTF8'), kind, key, priority, headers::text,

@@ -4,7 +4,7 @@
 -- what was there before it waited for the lock: two could lease the same messages. So each verb asks first.
 CREATE FUNCTION qo.refuse_isolation() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE invalid_transaction_state USING MESSAGE = format(
+    RAISE EXCEPTION USING ERRCODE = 'QO005', MESSAGE = format(
         'qo: isolation level is %s, and must be read committed', current_setting('transaction_isolation'));
 END $$;
 
@@ -139,7 +139,7 @@ END $$;
 -- locks: a verb says this once, at its end, of all lanes in which it finished something.
 CREATE FUNCTION qo.to_tidy(p_lanes bigint[], p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_at timestamptz := p_now + interval '60 s';
+    v_at timestamptz := p_now + interval '{tidy_after}';
     v_lanes bigint[] := ARRAY(SELECT DISTINCT lane FROM unnest(p_lanes) lane
                               WHERE NOT EXISTS (SELECT FROM qo.tidying t WHERE t.lane_id = lane AND t.at <= v_at) ORDER BY lane);
 BEGIN
@@ -166,7 +166,7 @@ END $$;
 
 -- Bring a cursor, which the caller has locked, to rest at the first deliverable message from a position on.
 -- Attempts, losses and a backoff belong to the message at that position and end when it is passed. One that was not tried
--- yet is held back for its queue's window, unless 100 wait. Idle is decided
+-- yet is held back for its queue's window, unless {window_full} wait. Idle is decided
 -- under the lane's lock alone; if that is taken, the cursor stays ready and whoever claims next looks again. An open
 -- cursor only becomes ready or idle here: its leases say where it stands.
 CREATE FUNCTION qo.rest(c qo.cursors, p_position bigint, p_attempts integer, p_losses integer, p_blocked timestamptz,
@@ -190,7 +190,7 @@ BEGIN
         p_attempts := 0; p_losses := 0; p_blocked := NULL;
     END IF;
     v_position := coalesce(m."offset", v_position);
-    IF c.hold > 0 AND m.id IS NOT NULL AND p_attempts = 0 AND p_losses = 0 AND (qo.tail_of(c.lane_id)).tail - m."offset" < 100 THEN
+    IF c.hold > 0 AND m.id IS NOT NULL AND p_attempts = 0 AND p_losses = 0 AND (qo.tail_of(c.lane_id)).tail - m."offset" < {window_full} THEN
         p_blocked := greatest(p_blocked, m.entered_at + make_interval(secs => c.hold));   -- its queue's window
     END IF;
     IF p_blocked > p_now THEN v_state := 'blocked'; END IF;
@@ -205,7 +205,7 @@ BEGIN
     END IF;
 END $$;
 
--- How long to rest after the n-th failure. `RetryPolicy.rest` is the same in Python: see there for the 600.
+-- How long to rest after the n-th failure. `RetryPolicy.rest` is the same in Python: see there for the largest exponent.
 CREATE FUNCTION qo.rest_after(p_rules jsonb, p_failures integer, p_draw double precision) RETURNS interval LANGUAGE plpgsql AS $$
 DECLARE
     v_retry jsonb := p_rules -> 'retry';
@@ -214,7 +214,7 @@ DECLARE
     v_seconds double precision := (v_retry ->> 'delay')::double precision;
     v_ceiling double precision := (v_retry ->> 'max_delay')::double precision;
 BEGIN
-    IF (p_failures - 1) * ln(v_multiplier) <= 600 THEN
+    IF (p_failures - 1) * ln(v_multiplier) <= {largest_exponent} THEN
         v_seconds := v_seconds * v_multiplier ^ (p_failures - 1);
     ELSIF v_seconds > 0 THEN
         v_seconds := v_ceiling;

@@ -46,7 +46,7 @@ BEGIN
         due_at = (SELECT m.expires_at FROM qo.messages m WHERE m.lane_id = c.lane_id AND m."offset" = c.position)
     WHERE c.id = ANY (ARRAY(
         SELECT k.id FROM qo.cursors k WHERE k.lane_id = ANY (p_lanes) AND k.state = 'blocked' AND k.hold > 0 AND k.attempts = 0 AND k.losses = 0
-        AND (qo.tail_of(k.lane_id)).tail - k.position >= 100 ORDER BY k.id FOR UPDATE SKIP LOCKED));
+        AND (qo.tail_of(k.lane_id)).tail - k.position >= {window_full} ORDER BY k.id FOR UPDATE SKIP LOCKED));
 END $$;
 
 -- Wake the idle cursors of lanes that have grown, or have them wait for the end of their queue's window. Answers how many there were.
@@ -59,8 +59,8 @@ BEGIN
                     AND (p_group IS NULL OR group_id = p_group) ORDER BY id FOR UPDATE);
     IF cardinality(v_idle) = 0 THEN RETURN 0; END IF;
     UPDATE qo.cursors c SET head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered,
-        state = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < 100 THEN 'blocked' ELSE 'ready' END,
-        due_at = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < 100 THEN h.entered + make_interval(secs => c.hold)
+        state = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < {window_full} THEN 'blocked' ELSE 'ready' END,
+        due_at = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < {window_full} THEN h.entered + make_interval(secs => c.hold)
                       WHEN c.keyed THEN h.expires END
     FROM unnest(p_lanes, p_kinds, p_priorities, p_entered, p_expires) AS h (lane, kind, priority, entered, expires)
     -- Lane by lane, by an index on lanes: looking for each lane among all cursors would take the square of their number.
@@ -203,7 +203,7 @@ RETURN CASE WHEN p_dedupe ->> 'scope' = 'queue' THEN ''
             WHEN p_key IS NOT NULL THEN 'key:' || p_key ELSE 'open:' || p_priority || ':' || p_kind END;
 
 -- Take a dedupe key for a message, or find who holds it. The caller has locked the key's row, or inserts it here.
--- Raises `qo: lapse`, and the holder, if that can only be known after a lease that has run out was given back.
+-- Raises QO002, with the holder as detail, if that can only be known after a lease that has run out was given back.
 CREATE FUNCTION qo.holder(q qo.queues, p_dedupe jsonb, p_scope text, p_id uuid, p_on_the_way uuid[], p_now timestamptz)
 RETURNS uuid LANGUAGE plpgsql AS $$
 DECLARE
@@ -211,7 +211,7 @@ DECLARE
     v_key text := p_dedupe ->> 'key';
     v_until timestamptz := p_now + make_interval(secs => (CASE WHEN p_dedupe ? 'as_queue' THEN q.rules ->> 'dedupe_window'
                                                                ELSE p_dedupe ->> 'window' END)::double precision);
-    v_check timestamptz := coalesce(v_until, p_now + interval '1 hour');
+    v_check timestamptz := coalesce(v_until, p_now + interval '{check_dedupe}');
     v_finished boolean;
 BEGIN
     LOOP
@@ -227,7 +227,7 @@ BEGIN
         v_finished := false;
     ELSE
         v_finished := qo.is_finished(q, d.message_id, p_now);
-        IF v_finished IS NULL THEN RAISE EXCEPTION 'qo: lapse %', d.message_id; END IF;
+        IF v_finished IS NULL THEN RAISE EXCEPTION USING ERRCODE = 'QO002', MESSAGE = 'a lease has run out', DETAIL = d.message_id; END IF;
     END IF;
     IF NOT v_finished THEN RETURN d.message_id; END IF;
     UPDATE qo.dedupe SET message_id = p_id, until = v_until, checked_at = v_check WHERE queue_id = q.id AND scope = p_scope AND key = v_key;
@@ -302,8 +302,8 @@ $$;
 
 -- Push anything, message by message. Lanes are created in the order of first arrivals, and locked by id before offsets
 -- are given out. Answers for each message: 'stored', 'duplicate' and the first one's id, 'too large' and the limit, or 'known',
--- if its id is that of another message. Raises, and nothing is done: `qo: new`, if a queue is missing that the caller wants to
--- create itself (`p_own`); `qo: seal`, if a queue's payloads must be sealed and one is not; `qo: full`.
+-- if its id is that of another message. Raises, and nothing is done: QO001, if a queue is missing that the caller wants to
+-- create itself (`p_own`); QO003, if a queue's payloads must be sealed and one is not; QO004, if a queue is full.
 CREATE FUNCTION qo.push_any(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_ids uuid[], p_payloads bytea[],
                         p_headers text[], p_dues timestamptz[], p_delays double precision[], p_ttls double precision[], p_dedupes jsonb[],
                         p_own text[], p_now timestamptz)
@@ -330,7 +330,7 @@ BEGIN
     IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     IF cardinality(p_own) > 0 THEN
         SELECT n INTO v_name FROM unnest(p_own) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n) LIMIT 1;
-        IF FOUND THEN RAISE EXCEPTION 'qo: new %', v_name; END IF;
+        IF FOUND THEN RAISE EXCEPTION USING ERRCODE = 'QO001', MESSAGE = 'a queue is new', DETAIL = v_name; END IF;
     END IF;
     -- One push at a time is weighed against a queue's size.
     PERFORM FROM qo.queues k WHERE k.name = ANY (p_queues) AND k.rules ->> 'max_size' IS NOT NULL ORDER BY k.id FOR NO KEY UPDATE;
@@ -341,7 +341,7 @@ BEGIN
         IF q.name IS DISTINCT FROM p_queues[i] THEN q := qo.queue_to_use(p_queues[i], v_now); END IF;
         answer := 'stored'; other := NULL;
         IF q.rules ->> 'encrypt' = 'true' AND NOT coalesce(p_headers[i]::jsonb ? 'qo-sealed', false) THEN
-            RAISE EXCEPTION 'qo: seal %', q.name;
+            RAISE EXCEPTION USING ERRCODE = 'QO003', MESSAGE = 'a queue seals its payloads', DETAIL = q.name;
         END IF;
         IF p_dues[i] IS NULL AND coalesce(p_delays[i], nullif((q.rules ->> 'delay')::double precision, 0)) IS NOT NULL THEN
             p_dues[i] := v_now + make_interval(secs => coalesce(p_delays[i], (q.rules ->> 'delay')::double precision));
@@ -398,14 +398,14 @@ BEGIN
         PERFORM qo.to_tidy(ARRAY(SELECT DISTINCT unnest(v_lanes)), v_now);
     END IF;
     FOR q IN SELECT * FROM qo.queues k WHERE k.id = ANY (v_coming) LOOP
-        IF qo.unsettled(q, v_now) > (q.rules ->> 'max_size')::bigint THEN RAISE EXCEPTION 'qo: full %', q.name; END IF;
+        IF qo.unsettled(q, v_now) > (q.rules ->> 'max_size')::bigint THEN RAISE EXCEPTION USING ERRCODE = 'QO004', MESSAGE = 'a queue is full', DETAIL = q.name; END IF;
     END LOOP;
     IF v_hint THEN PERFORM qo.hint(ARRAY(SELECT DISTINCT unnest(p_queues))); END IF;
 END $$;
 
 -- Push messages of keyed lanes that have a name there and headers, and nothing more to say, in a few statements for all of them. Answers as
 -- `push_any` does; nothing at all, and nothing done, if it must be said to that: a queue's rules want more, a payload is too
--- large, intake of a key is due. Raises `qo: new` as that does, and a unique violation if an id is known.
+-- large, intake of a key is due. Raises QO001 as that does, and a unique violation if an id is known.
 CREATE FUNCTION qo.push_named(p_queues text[], p_keys text[], p_names text[], p_kinds text[], p_priorities integer[], p_ids uuid[],
                           p_payloads bytea[], p_headers text[], p_own text[], p_now timestamptz)
 RETURNS TABLE (answer text, other text) LANGUAGE plpgsql AS $$
@@ -426,7 +426,7 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     SELECT n INTO v_name FROM unnest(p_own) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n) LIMIT 1;
-    IF FOUND THEN RAISE EXCEPTION 'qo: new %', v_name; END IF;
+    IF FOUND THEN RAISE EXCEPTION USING ERRCODE = 'QO001', MESSAGE = 'a queue is new', DETAIL = v_name; END IF;
     IF EXISTS (SELECT FROM qo.queues k WHERE k.name = ANY (p_queues) AND k.rules ->> 'adorned' <> 'false')
         OR EXISTS (SELECT FROM unnest(p_queues, p_payloads) AS m (queue, payload) LEFT JOIN qo.queues k ON k.name = m.queue
                    WHERE k.id IS NULL OR octet_length(m.payload) > (k.rules ->> 'max_payload')::bigint)

@@ -125,7 +125,7 @@ BEGIN
     finished := false;
     SELECT * INTO c FROM qo.cursors k WHERE k.id = p_cursor AND (NOT k.keyed OR k.state = 'ready') FOR UPDATE SKIP LOCKED;
     IF NOT FOUND THEN outcome := 'busy'; RETURN; END IF;
-    IF c.keyed AND c.losses >= 2 AND NOT p_fragile THEN outcome := 'fragile'; RETURN; END IF;
+    IF c.keyed AND c.losses >= {fragile_losses} AND NOT p_fragile THEN outcome := 'fragile'; RETURN; END IF;
     SELECT * INTO STRICT l FROM qo.lanes x WHERE x.id = c.lane_id;
     SELECT * INTO STRICT q FROM qo.queues x WHERE x.id = l.queue_id;
     v_since := p_now - make_interval(secs => (q.rules ->> 'max_age')::double precision);
@@ -144,7 +144,7 @@ BEGIN
                      SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" = r."offset" LIMIT 1) t ON true
                  WHERE r.cursor_id = c.id AND r.token IS NULL AND r.due_at <= p_now ORDER BY r.due_at, r."offset" LOOP
             EXIT WHEN cardinality(v_offsets) >= v_room;
-            CONTINUE WHEN m.losses >= 2 AND NOT p_fragile;
+            CONTINUE WHEN m.losses >= {fragile_losses} AND NOT p_fragile;
             IF cardinality(v_offsets) > 0 AND v_bytes + m.size > w.bytes THEN
                 v_room := cardinality(v_offsets);
                 EXIT;
@@ -154,8 +154,8 @@ BEGIN
                 DELETE FROM qo.retries WHERE cursor_id = c.id AND "offset" = m."offset";
                 PERFORM qo.finish(q, c.group_id, c.lane_id, ARRAY[m."offset"], ARRAY['canceled'], ARRAY[m.attempts], ARRAY['expired'],
                                   '{}', '{}', NULL, '{}', p_now);
-            ELSIF m.losses < 2 OR fragile THEN
-                IF m.losses >= 2 THEN
+            ELSIF m.losses < {fragile_losses} OR fragile THEN
+                IF m.losses >= {fragile_losses} THEN
                     fragile := false;
                     v_fragile_at := m."offset";
                 END IF;
@@ -230,7 +230,7 @@ BEGIN
     END IF;
     IF c.keyed THEN
         PERFORM qo.hold_run(w, q, c, v_start, v_count, coalesce(v_offsets[v_count] + 1, v_position), got.expires_at, p_now);
-        IF v_count > 0 AND c.losses >= 2 AND v_start = c.position THEN fragile := false; END IF;
+        IF v_count > 0 AND c.losses >= {fragile_losses} AND v_start = c.position THEN fragile := false; END IF;
     ELSE
         PERFORM qo.hold_open(w, c, v_start, v_position, v_passed, v_retried, v_fragile_at, v_count, v_more, got.expires_at, p_now);
     END IF;
@@ -266,7 +266,7 @@ BEGIN
         INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, fragile, owner,
                                claimed_at, expires_at)
         VALUES (w.token, c.lane_id, c.id, c.group_id, c.epoch, p_start, p_end, p_start, p_end,
-                CASE WHEN c.losses >= 2 AND p_start = c.position THEN c.position END, w.owner, p_now, p_expires);
+                CASE WHEN c.losses >= {fragile_losses} AND p_start = c.position THEN c.position END, w.owner, p_now, p_expires);
         UPDATE qo.cursors SET state = 'leased', position = p_end, due_at = NULL,
             attempts = CASE WHEN p_start = c.position THEN attempts ELSE 0 END,
             losses = CASE WHEN p_start = c.position THEN losses ELSE 0 END

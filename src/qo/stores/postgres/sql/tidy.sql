@@ -179,10 +179,10 @@ DECLARE
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
-    v_tokens := ARRAY(SELECT DISTINCT x.token FROM (SELECT e.token FROM qo.leases e WHERE e.ended_at <= v_now - interval '10 minutes'
+    v_tokens := ARRAY(SELECT DISTINCT x.token FROM (SELECT e.token FROM qo.leases e WHERE e.ended_at <= v_now - interval '{keep_settled}'
                       AND e.ended_at IS NOT NULL ORDER BY e.ended_at LIMIT p_rows) x
                       WHERE NOT EXISTS (SELECT FROM qo.leases o WHERE o.token = x.token
-                                        AND (o.ended_at IS NULL OR o.ended_at > v_now - interval '10 minutes')));
+                                        AND (o.ended_at IS NULL OR o.ended_at > v_now - interval '{keep_settled}')));
     v_more := cardinality(v_tokens) >= p_rows;
     IF cardinality(v_tokens) > 0 THEN
         PERFORM FROM qo.cursors c WHERE NOT c.keyed AND c.id IN (SELECT e.cursor_id FROM qo.leases e WHERE e.token = ANY (v_tokens))
@@ -193,7 +193,7 @@ BEGIN
         DELETE FROM qo.settlements s WHERE s.token = ANY (v_tokens);
         DELETE FROM qo.leases e WHERE e.token = ANY (v_tokens);
     END IF;
-    DELETE FROM qo.nonces n WHERE n.nonce IN (SELECT o.nonce FROM qo.nonces o WHERE o.at <= v_now - interval '1 hour' ORDER BY o.at LIMIT p_rows);
+    DELETE FROM qo.nonces n WHERE n.nonce IN (SELECT o.nonce FROM qo.nonces o WHERE o.at <= v_now - interval '{keep_nonces}' ORDER BY o.at LIMIT p_rows);
     DELETE FROM qo.watched w WHERE w.message_id IN (SELECT o.message_id FROM qo.watched o WHERE o.until <= v_now ORDER BY o.until LIMIT p_rows);
     DELETE FROM qo.intake i WHERE i.id IN (SELECT o.id FROM qo.intake o JOIN qo.queues k ON k.name = o.queue
         WHERE o.canceled_at IS NOT NULL AND o.canceled_at + make_interval(secs => (k.rules ->> 'retain')::double precision) <= v_now
@@ -205,15 +205,15 @@ BEGIN
         v_finished := q.id IS NULL OR d.until IS NOT NULL OR coalesce(qo.is_finished(q, d.message_id, v_now), false);
         IF v_finished AND q.id IS NOT NULL AND d.scope <> '' AND ((qo.place_of(d.message_id)).lane_id IS NOT NULL
                 OR EXISTS (SELECT FROM qo.intake i WHERE i.id = d.message_id)) THEN     -- it is a name, too
-            UPDATE qo.dedupe x SET checked_at = v_now + greatest(interval '1 hour', make_interval(secs => (q.rules ->> 'retain')::double precision))
+            UPDATE qo.dedupe x SET checked_at = v_now + greatest(interval '{check_dedupe}', make_interval(secs => (q.rules ->> 'retain')::double precision))
             WHERE x.queue_id = d.queue_id AND x.scope = d.scope AND x.key = d.key;
         ELSIF v_finished THEN
             DELETE FROM qo.dedupe x WHERE x.queue_id = d.queue_id AND x.scope = d.scope AND x.key = d.key;
         ELSE
-            UPDATE qo.dedupe x SET checked_at = v_now + interval '1 hour' WHERE x.queue_id = d.queue_id AND x.scope = d.scope AND x.key = d.key;
+            UPDATE qo.dedupe x SET checked_at = v_now + interval '{check_dedupe}' WHERE x.queue_id = d.queue_id AND x.scope = d.scope AND x.key = d.key;
         END IF;
     END LOOP;
-    DELETE FROM qo.traces t WHERE t.number IN (SELECT o.number FROM qo.traces o WHERE o.created_at <= v_now - interval '7 days'
+    DELETE FROM qo.traces t WHERE t.number IN (SELECT o.number FROM qo.traces o WHERE o.created_at <= v_now - interval '{keep_traces}'
                                                ORDER BY o.created_at LIMIT p_rows);
     RETURN v_more;
 END $$;
@@ -221,13 +221,13 @@ END $$;
 -- When there will be something to tidy; NULL: nothing to come.
 CREATE FUNCTION qo.next_tidy(p_now timestamptz) RETURNS timestamptz LANGUAGE sql STABLE AS $$
     SELECT least((SELECT min(at) FROM qo.tidying),
-                 (SELECT min(ended_at) FROM qo.leases WHERE ended_at IS NOT NULL AND ended_at > p_now - interval '10 minutes') + interval '10 minutes',
-                 (SELECT min(at) FROM qo.nonces) + interval '1 hour',
+                 (SELECT min(ended_at) FROM qo.leases WHERE ended_at IS NOT NULL AND ended_at > p_now - interval '{keep_settled}') + interval '{keep_settled}',
+                 (SELECT min(at) FROM qo.nonces) + interval '{keep_nonces}',
                  (SELECT min(until) FROM qo.watched),
                  (SELECT min(i.canceled_at + make_interval(secs => (k.rules ->> 'retain')::double precision))
                   FROM qo.intake i JOIN qo.queues k ON k.name = i.queue WHERE i.canceled_at IS NOT NULL),
                  (SELECT min(checked_at) FROM qo.dedupe),
-                 (SELECT min(created_at) FROM qo.traces) + interval '7 days');
+                 (SELECT min(created_at) FROM qo.traces) + interval '{keep_traces}');
 $$;
 
 -- Remove every message of a queue, for every group. Offsets go on where they were. How many there were.
