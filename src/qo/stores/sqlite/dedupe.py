@@ -6,6 +6,7 @@ its holder is finished, and takes the key over. Housekeeping removes the rest.
 
 from __future__ import annotations
 
+from qo.core.keeping import CHECK_DEDUPE
 from qo.core.message import DedupeScope, MessageId, NewMessage
 from qo.stores.sqlite.advance import lapse_whole, lease_over
 from qo.stores.sqlite.lanes import cursor_in
@@ -16,7 +17,7 @@ from qo.stores.sqlite.transaction import QueueRow, Transaction
 
 SQL = statements("push")
 
-UNIQUE_CHECK_REST = 3_600_000_000
+UNIQUE_CHECK_REST = span(CHECK_DEDUPE)
 """How long housekeeping leaves a unique key alone before it looks whether the holder is finished."""
 
 
