@@ -337,6 +337,34 @@ async def test_queues_groups_and_lanes_are_listed(store):
     }
 
 
+async def test_an_overview_says_how_queues_stand(store, clock):
+    """Waiting, running and failed; the oldest; and what entered, and what was settled, in the last minute."""
+    await store.push([message("idle")])
+    await settle(store, *map(done, await claim(store, "idle")))
+    clock.move(minutes=2)
+    began = clock.now()
+    later = message("busy", due_at=began + timedelta(hours=1))
+    await store.push([*(message("busy") for _ in range(4)), message("busy", key="k"), later])
+    await store.pause("later", paused=True)
+    first, second, third = await claim(store, "busy", messages=3)
+    await settle(store, done(first), buried(second))
+    found = {each.name: each for each in await store.overview("", 10)}
+    assert list(found) == ["busy", "idle", "later"]
+    busy = found["busy"]
+    assert (busy.waiting, busy.running, busy.failed, busy.rate_in) == (3, 1, 1, 5)
+    assert busy.oldest_at == began
+    assert (found["later"].paused, found["busy"].paused) == (True, False)
+    assert (found["idle"].waiting, found["idle"].rate_in, found["idle"].rate_out, found["idle"].oldest_at) == (
+        0,
+        0,
+        0,
+        None,
+    )
+    await settle(store, done(third))
+    assert [each.rate_out for each in await store.overview("", 1)] == [3]
+    assert [each.name for each in await store.overview("busy", 1)] == ["idle"]
+
+
 async def test_a_job_whose_payload_is_no_text_can_be_read(store):
     binary = message(payload=b"\x00\xff\xfe", headers={"content-type": "application/octet-stream"})
     later = message(payload=b"\xff", due_at=START + timedelta(hours=1))

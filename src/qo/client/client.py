@@ -14,7 +14,7 @@ from qo.core.errors import RolledBack
 from qo.core.lane import Filter, Start, read_start
 from qo.core.lease import Settlement, Undone, Unit
 from qo.core.message import Duplicate, NewMessage, Pushed, Refused, checked_id
-from qo.core.outcome import Health, QueueInfo
+from qo.core.outcome import Health, QueueInfo, QueueOverview
 from qo.core.verbs import Broker
 from qo.core.worker import WaitingKind, WorkerInfo
 
@@ -37,6 +37,10 @@ class Client:
     async def queues(self, *, after: str = "", limit: int = 100) -> Sequence[QueueInfo]:
         """The queues there are, by name."""
         return await self.broker.inspect.queues(after, limit)
+
+    async def overview(self, *, after: str = "", limit: int = 100) -> Sequence[QueueOverview]:
+        """How queues stand, by name: what waits, runs and failed, the oldest, and what the last minute brought."""
+        return await self.broker.inspect.overview(after, limit)
 
     async def create_group(
         self, group: str, *, namespace: str | None = None, task: str | None = None, start: str | Start = "all"

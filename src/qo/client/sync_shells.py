@@ -33,6 +33,7 @@ from qo.core.outcome import (
     JobState,
     LaneInfo,
     QueueInfo,
+    QueueOverview,
 )
 from qo.core.queue import DEFAULT_LEASE, QueueSettings
 from qo.core.verbs import Broker
@@ -630,6 +631,11 @@ class ClientShell(Shell):
     def queues(self, *, after: str = "", limit: int = 100) -> Sequence[QueueInfo]:
         """The queues there are, by name."""
         answer: Sequence[QueueInfo] = self._portal.call(self._inner.queues(after=after, limit=limit))
+        return answer
+
+    def overview(self, *, after: str = "", limit: int = 100) -> Sequence[QueueOverview]:
+        """How queues stand, by name: what waits, runs and failed, the oldest, and what the last minute brought."""
+        answer: Sequence[QueueOverview] = self._portal.call(self._inner.overview(after=after, limit=limit))
         return answer
 
     def create_group(

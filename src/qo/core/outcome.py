@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -160,6 +160,31 @@ class Depth(msgspec.Struct, frozen=True, kw_only=True):
     dead: int
     missed: int
     oldest_at: datetime | None
+
+
+class QueueOverview(msgspec.Struct, frozen=True, kw_only=True):
+    """How a queue stands, at a glance: of its default group.
+
+    waiting    messages that are to be delivered, now or later
+    running    delivered and not yet settled, under leases that live
+    failed     dead letters
+    rate_in    messages that entered the queue's lanes in the last minute, of the newest ones that a read looks at
+    rate_out   messages whose leases ended in the last minute, of as many leases
+    """
+
+    name: str
+    paused: bool
+    waiting: int
+    running: int
+    failed: int
+    oldest_at: datetime | None
+    rate_in: int
+    rate_out: int
+
+
+RATE_LENGTH = timedelta(minutes=1)
+RATE_SCAN = 10_000
+"""Messages, and leases, that a read of the rates looks at."""
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -49,6 +49,7 @@ from qo.core.outcome import (
     LaneInfo,
     NamedMessage,
     QueueInfo,
+    QueueOverview,
     Trace,
 )
 from qo.core.polling import Polled
@@ -353,6 +354,10 @@ class Inspect(Protocol):
     async def queue(self, queue: str) -> QueueInfo: ...
 
     async def queues(self, after: str, limit: int) -> Sequence[QueueInfo]: ...
+
+    async def overview(self, after: str, limit: int) -> Sequence[QueueOverview]:
+        """How queues stand, by name."""
+        ...
 
     async def groups(self, queue: str) -> Sequence[GroupInfo]: ...
 

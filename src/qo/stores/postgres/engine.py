@@ -38,6 +38,7 @@ from qo.core.outcome import (
     LaneInfo,
     NamedMessage,
     QueueInfo,
+    QueueOverview,
     Trace,
 )
 from qo.core.queue import QueueSettings
@@ -325,6 +326,9 @@ class PostgresEngine:
 
     async def queues(self, after: str, limit: int) -> Sequence[QueueInfo]:
         return await inspect.queues(self.call, after, limit)
+
+    async def overview(self, after: str, limit: int) -> Sequence[QueueOverview]:
+        return await inspect.overview(self.call, after, limit)
 
     async def groups(self, queue: str) -> Sequence[GroupInfo]:
         return await inspect.groups(self.call, queue)

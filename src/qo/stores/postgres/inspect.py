@@ -13,6 +13,8 @@ from qo.core.lane import CursorState, LaneId, Start, StartAt
 from qo.core.message import MessageId, checked_id, id_text
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import (
+    RATE_LENGTH,
+    RATE_SCAN,
     DeadLetter,
     Depth,
     Event,
@@ -23,6 +25,7 @@ from qo.core.outcome import (
     JobState,
     LaneInfo,
     QueueInfo,
+    QueueOverview,
     as_of,
     state_as_of,
 )
@@ -57,6 +60,11 @@ async def queues(call: Call, after: str, limit: int) -> list[QueueInfo]:
     found = [_queue(row) for row in await _rows(call, call.sql.queues, after, limit)]
     found += [_to_come(name, since) for name, since in await _rows(call, call.sql.waiting_names, after, limit)]
     return sorted(found, key=attrgetter("name"))[:limit]
+
+
+async def overview(call: Call, after: str, limit: int) -> list[QueueOverview]:
+    rows = await _rows(call, call.sql.overview, after, limit, call.now, RATE_LENGTH, RATE_SCAN)
+    return [QueueOverview(**dict(zip(QueueOverview.__struct_fields__, row, strict=True))) for row in rows]
 
 
 async def _waiting(call: Call, name: str) -> tuple[int, datetime]:

@@ -49,6 +49,7 @@ from qo.core.outcome import (
     LaneInfo,
     NamedMessage,
     QueueInfo,
+    QueueOverview,
     Trace,
 )
 from qo.core.queue import QueueSettings
@@ -375,6 +376,9 @@ class SqliteEngine:
 
     async def queues(self, after: str, limit: int) -> Sequence[QueueInfo]:
         return await self._reader.do("queues", lambda tx: inspect.queues(tx, after, limit))
+
+    async def overview(self, after: str, limit: int) -> Sequence[QueueOverview]:
+        return await self._reader.do("overview", lambda tx: inspect.overview(tx, after, limit))
 
     async def groups(self, queue: str) -> Sequence[GroupInfo]:
         return await self._reader.do("groups", lambda tx: inspect.groups(tx, queue))

@@ -14,6 +14,8 @@ from qo.core.lane import CursorState, LaneId, Start, StartAt
 from qo.core.message import MessageId, checked_id, id_text
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import (
+    RATE_LENGTH,
+    RATE_SCAN,
     DeadLetter,
     Depth,
     Event,
@@ -24,6 +26,7 @@ from qo.core.outcome import (
     JobState,
     LaneInfo,
     QueueInfo,
+    QueueOverview,
     as_of,
 )
 from qo.core.verbs import DeadLettersWanted
@@ -62,6 +65,28 @@ def _queue(row: Row) -> QueueInfo:
         paused=bool(paused),
         created_at=moment(created_at),
     )
+
+
+def overview(tx: Transaction, after: str, limit: int) -> list[QueueOverview]:
+    since = tx.now - span(RATE_LENGTH)
+    entered: dict[int, int] = dict(tx.rows(SQL.entered_since, since, RATE_SCAN))
+    ended: dict[int, int] = dict(tx.rows(SQL.ended_since, since, RATE_SCAN))
+    found = []
+    for info in queues(tx, after, limit):
+        row, here = tx.existing_queue(info.name), depth(tx, info.name, DEFAULT_GROUP)
+        found.append(
+            QueueOverview(
+                name=info.name,
+                paused=info.paused,
+                waiting=here.ready + here.retrying + here.delayed,
+                running=here.leased,
+                failed=here.dead,
+                oldest_at=here.oldest_at,
+                rate_in=entered.get(row.id, 0),
+                rate_out=ended.get(row.default_group_id, 0),
+            )
+        )
+    return found
 
 
 def queues_of(tx: Transaction, lanes: Sequence[int], tokens: Sequence[str]) -> Collection[str]:

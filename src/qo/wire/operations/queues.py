@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qo.core.outcome import Depth
+import msgspec
+
+from qo.core.outcome import Depth, QueueOverview
 from qo.core.queue import QueueSettings
 from qo.wire.operation import FOLLOW, LOOK, PLAIN, Codec, Operation, Verb
 from qo.wire.queues import (
@@ -29,6 +31,11 @@ from qo.wire.queues import (
     write_health,
     write_queue,
 )
+
+
+class OverviewReply(msgspec.Struct):
+    queues: list[QueueOverview]
+
 
 DELETED = Codec(lambda reply: reply.deleted, DeletedReply)
 COUNT = Codec(lambda reply: reply.count, CountReply)
@@ -56,6 +63,17 @@ QUEUES = Operation(
             lambda found: QueuesReply([write_queue(each) for each in found]),
         ),
     ),
+)
+OVERVIEW = Operation(
+    method="GET",
+    path="/v1/overview",
+    name="overview",
+    summary="How queues stand, by name: waiting, running, failed, the oldest that waits, and rates of the last minute.",
+    scopes=LOOK,
+    decides=True,
+    query=QueuesQuery,
+    replies={200: OverviewReply},
+    verb=Verb("inspect", "overview", Codec(lambda reply: reply.queues, lambda found: OverviewReply(list(found)))),
 )
 QUEUE = Operation(
     method="GET",

@@ -18,6 +18,7 @@ HANDLERS: dict[str, Handler] = {
     "transact": claims.transact,
     "stream": stream.stream,
     "queues": queues.queues,
+    "overview": queues.overview,
     "create_group": groups.create,
     "create_group_anywhere": groups.create_anywhere,
     "job": jobs.job,

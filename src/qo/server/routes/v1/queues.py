@@ -2,32 +2,48 @@
 
 from __future__ import annotations
 
-from qo.core.outcome import QueueInfo
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from qo.core.outcome import QueueInfo, QueueOverview
 from qo.server.context import ServerContext
 from qo.server.request import Request, Response, reply
 from qo.wire.operation import LOOK
+from qo.wire.operations.queues import OverviewReply
 from qo.wire.pages import checked_limit
 from qo.wire.queues import QueuesQuery, QueuesReply, write_queue
+
+Q = TypeVar("Q", QueueInfo, QueueOverview)
 
 
 async def queues(context: ServerContext, request: Request) -> Response:
     """Those that the caller may see."""
     page = request.query(QueuesQuery)
     request.allow(LOOK, [])
-    found = await _visible(context, request, page.after, checked_limit(page.limit))
+    found = await _visible(request, context.broker.inspect.queues, page.after, checked_limit(page.limit))
     return reply(QueuesReply([write_queue(each) for each in found]))
 
 
-async def _visible(context: ServerContext, request: Request, after: str, limit: int) -> list[QueueInfo]:
+async def overview(context: ServerContext, request: Request) -> Response:
+    """How those stand that the caller may see."""
+    page = request.query(QueuesQuery)
+    request.allow(LOOK, [])
+    found = await _visible(request, context.broker.inspect.overview, page.after, checked_limit(page.limit))
+    return reply(OverviewReply(found))
+
+
+async def _visible(
+    request: Request, read: Callable[[str, int], Awaitable[Sequence[Q]]], after: str, limit: int
+) -> list[Q]:
     """By name, from where the caller's prefixes begin."""
     token = request.caller.token
     if token is None or not token.prefixes:
-        return list(await context.broker.inspect.queues(after, limit))
-    found: dict[str, QueueInfo] = {}
+        return list(await read(after, limit))
+    found: dict[str, Q] = {}
     for prefix in sorted(token.prefixes):
         start = max(after, _just_before(prefix))
         while len(found) < limit:
-            names = await context.broker.inspect.queues(start, limit)
+            names = await read(start, limit)
             within = [each for each in names if each.name.startswith(prefix)]
             found |= {each.name: each for each in within}
             if len(within) < limit:

@@ -171,6 +171,31 @@ SELECT name, namespace, task, settings, paused, created_at FROM qo.queues WHERE 
 -- name: queues
 SELECT name, namespace, task, settings, paused, created_at FROM qo.queues WHERE name > $1 ORDER BY name LIMIT $2;
 
+-- name: overview
+-- Indexes queues by name, cursors_busy, retries_due, leases_to_expire, intake_due, dead_letters, tidying_due, leases_ended. What
+-- entered lately is in lanes that housekeeping looks at within a minute.
+WITH now AS MATERIALIZED (SELECT coalesce($3::timestamptz, clock_timestamp()) AS now),
+entered AS MATERIALIZED (
+    SELECT l.queue_id, sum(t.tail - qo.first_entered(l.id, l.first, t.tail, now.now - $4::interval))::bigint AS count
+    FROM now CROSS JOIN LATERAL (SELECT x.lane_id FROM qo.tidying x WHERE x.at <= now.now + $4::interval ORDER BY x.at DESC LIMIT $5) x
+    JOIN qo.lanes l ON l.id = x.lane_id CROSS JOIN LATERAL qo.tail_of(l.id) t GROUP BY l.queue_id
+),
+ended AS MATERIALIZED (
+    SELECT e.group_id, sum(e.last - e.first + cardinality(e.retried))::bigint AS count
+    FROM now CROSS JOIN LATERAL (SELECT * FROM qo.leases x WHERE x.ended_at > now.now - $4::interval ORDER BY x.ended_at DESC LIMIT $5) e
+    GROUP BY e.group_id
+)
+SELECT q.name, q.paused, f.ready + r.count + u.lost + i.count, u.running, d.count, least(f.oldest, r.oldest),
+       coalesce(n.count, 0), coalesce(e.count, 0)
+FROM (SELECT * FROM qo.queues WHERE name > $1 ORDER BY name LIMIT $2) q
+CROSS JOIN LATERAL qo.still_ready(q.default_group_id) f
+CROSS JOIN LATERAL (SELECT count(*), min(x.entered_at) AS oldest FROM qo.retries x WHERE x.group_id = q.default_group_id AND x.token IS NULL) r
+CROSS JOIN LATERAL qo.unsettled_under_leases(q.default_group_id, (SELECT now FROM now)) u
+CROSS JOIN LATERAL (SELECT count(*) FROM qo.intake x WHERE x.queue = q.name AND x.canceled_at IS NULL) i
+CROSS JOIN LATERAL (SELECT count(*) FROM qo.dead_letters x WHERE x.group_id = q.default_group_id) d
+LEFT JOIN entered n ON n.queue_id = q.id LEFT JOIN ended e ON e.group_id = q.default_group_id
+ORDER BY q.name;
+
 -- name: waiting_names
 -- Index intake_due, from name to name. Queues that do not exist yet, for which something was enqueued in a user's transaction.
 WITH RECURSIVE names AS (
@@ -193,30 +218,14 @@ SELECT g.name, g.start_at, g.start_time, g.created_at, g.claimed_at,
 FROM qo.groups g WHERE g.queue_id = $1 ORDER BY g.name;
 
 -- name: ready
--- Index cursors_busy: idle lanes cost nothing. Skips and messages addressed to others do not count.
-SELECT coalesce(sum((qo.tail_of(c.lane_id)).tail - p.position
-           - (SELECT count(*) FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= p.position)
-           - (SELECT count(*) FROM qo.addressed a WHERE a.lane_id = c.lane_id AND a."offset" >= p.position AND a.group_id <> $1
-                AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = a."offset"))), 0)::bigint,
-       min(coalesce(CASE WHEN c.keyed THEN c.head_entered_at END,
-           (qo.head_from(c, p.position)).entered_at))
-FROM qo.cursors c CROSS JOIN LATERAL (SELECT CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END AS position) p
-WHERE c.group_id = $1 AND c.state <> 'idle';
+SELECT ready, oldest FROM qo.still_ready($1);
 
 -- name: retrying
 -- Index retries_due.
 SELECT count(*), min(r.entered_at) FROM qo.retries r WHERE r.group_id = $1 AND r.token IS NULL;
 
 -- name: leased
--- Index leases_to_expire. Under leases that live, and under those that have run out.
-SELECT coalesce(sum(u.unsettled) FILTER (WHERE u.lives), 0)::bigint, coalesce(sum(u.unsettled) FILTER (WHERE NOT u.lives), 0)::bigint
-FROM (
-    SELECT e.expires_at > coalesce($2::timestamptz, clock_timestamp()) AS lives, CASE WHEN c.keyed THEN e.to_offset - e.from_offset
-               - (SELECT count(*) FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= e.from_offset AND s."offset" < e.to_offset)
-           ELSE coalesce((SELECT sum(upper(gap) - lower(gap)) FROM unnest(int8multirange(int8range(e.from_offset, e.to_offset)) - e.settled) gap), 0)
-               + (SELECT count(*) FROM qo.retries r WHERE r.cursor_id = c.id AND r.token = e.token) END AS unsettled
-    FROM qo.leases e JOIN qo.cursors c ON c.id = e.cursor_id WHERE e.group_id = $1 AND e.ended_at IS NULL
-) u;
+SELECT running, lost FROM qo.unsettled_under_leases($1, coalesce($2::timestamptz, clock_timestamp()));
 
 -- name: counts
 -- Indexes intake_due, dead_letters by group, cursors_missed.

@@ -202,3 +202,27 @@ BEGIN
     PERFORM qo.to_tidy(ARRAY(SELECT DISTINCT unnest(v_lanes)), v_now);
     PERFORM qo.hint(ARRAY[p_queue]);
 END $$;
+
+-- What a group has still to claim, and how old the oldest of it is. Index cursors_busy: idle lanes cost nothing. Skips, and messages
+-- that are addressed to other groups, do not count.
+CREATE FUNCTION qo.still_ready(p_group bigint, OUT ready bigint, OUT oldest timestamptz) LANGUAGE sql STABLE AS $$
+    SELECT coalesce(sum((qo.tail_of(c.lane_id)).tail - p.position
+               - (SELECT count(*) FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= p.position)
+               - (SELECT count(*) FROM qo.addressed a WHERE a.lane_id = c.lane_id AND a."offset" >= p.position AND a.group_id <> p_group
+                    AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = a."offset"))), 0)::bigint,
+           min(coalesce(CASE WHEN c.keyed THEN c.head_entered_at END, (qo.head_from(c, p.position)).entered_at))
+    FROM qo.cursors c CROSS JOIN LATERAL (SELECT CASE WHEN c.keyed THEN c.position ELSE qo.position_of(c) END AS position) p
+    WHERE c.group_id = p_group AND c.state <> 'idle'
+$$;
+
+-- What a group has claimed and not settled: under leases that live, and under those that have run out. Index leases_to_expire.
+CREATE FUNCTION qo.unsettled_under_leases(p_group bigint, p_now timestamptz, OUT running bigint, OUT lost bigint) LANGUAGE sql STABLE AS $$
+    SELECT coalesce(sum(u.unsettled) FILTER (WHERE u.lives), 0)::bigint, coalesce(sum(u.unsettled) FILTER (WHERE NOT u.lives), 0)::bigint
+    FROM (
+        SELECT e.expires_at > p_now AS lives, CASE WHEN c.keyed THEN e.to_offset - e.from_offset
+                   - (SELECT count(*) FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= e.from_offset AND s."offset" < e.to_offset)
+               ELSE coalesce((SELECT sum(upper(gap) - lower(gap)) FROM unnest(int8multirange(int8range(e.from_offset, e.to_offset)) - e.settled) gap), 0)
+                   + (SELECT count(*) FROM qo.retries r WHERE r.cursor_id = c.id AND r.token = e.token) END AS unsettled
+        FROM qo.leases e JOIN qo.cursors c ON c.id = e.cursor_id WHERE e.group_id = p_group AND e.ended_at IS NULL
+    ) u
+$$;

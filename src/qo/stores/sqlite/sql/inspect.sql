@@ -4,6 +4,16 @@ SELECT name, namespace, task, settings, paused, created_at FROM queues WHERE nam
 -- name: queues
 SELECT name, namespace, task, settings, paused, created_at FROM queues WHERE name > ? ORDER BY name LIMIT ?;
 
+-- name: entered_since
+-- Primary key of messages, from its high end. Messages that entered lately, by queue, of the newest ones.
+SELECT l.queue_id, count(*) FROM (SELECT lane_id, entered_at FROM messages ORDER BY row DESC LIMIT ?2) m
+JOIN lanes l ON l.id = m.lane_id WHERE m.entered_at > ?1 GROUP BY l.queue_id;
+
+-- name: ended_since
+-- Index leases_ended. Messages of leases that ended lately, by group.
+SELECT e.group_id, sum(e.last - e.first + json_array_length(coalesce(e.retried, '[]')))
+FROM (SELECT * FROM leases WHERE ended_at > ?1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT ?2) e GROUP BY e.group_id;
+
 -- name: groups
 -- Index groups (queue_id, name), then cursors_busy.
 SELECT g.name, g.start_at, g.start_time, g.created_at, g.claimed_at,
