@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from qo.broker.ids import COUNTER_LIMIT, Ids
 from qo.core.access import Token, token_parts
 from qo.core.errors import Invalid, TooLarge
-from qo.core.fate import Again, Back, Canceled, Completed, Dead, Run, Standing, fate_of_loss, fate_of_report, judge_run
+from qo.core.fate import (
+    Again,
+    Back,
+    Canceled,
+    Completed,
+    Dead,
+    Judged,
+    Standing,
+    fate_of_loss,
+    fate_of_report,
+    judge_run,
+)
 from qo.core.lane import Filter, Start, StartAt, read_start
 from qo.core.lease import Bury, Complete, Fail, Release
 from qo.core.message import Dedupe, MessageId, NewMessage, checked_id, id_text, message_ids, runs_of_ids
@@ -219,7 +230,7 @@ def standing(attempts=0, losses=0, *, canceled=False, expired=False) -> Standing
         (Fail("no"), standing(2, canceled=True), Canceled("canceled")),
         (Fail("no"), standing(expired=True), Canceled("expired")),
         (Fail("no"), standing(2, expired=True), Dead("failed", "no", 3, 0)),
-        (Release(), standing(1, 1), Back()),
+        (Release(), standing(1, 1), Back(1, 1)),
         (Release(), standing(expired=True), Canceled("expired")),
         (Bury("x"), standing(1), Dead("buried", "x", 2, 0)),
         (Bury("x"), standing(canceled=True), Canceled("canceled")),
@@ -247,14 +258,14 @@ def test_what_becomes_of_a_lost_lease(before, fate):
 @pytest.mark.parametrize(
     ("reports", "run"),
     [
-        ({2: Complete()}, Run(completed_to=3, stop=None)),
-        ({0: Complete(), 4: Complete()}, Run(completed_to=5, stop=None)),
-        ({2: Fail()}, Run(completed_to=2, stop=2)),
-        ({0: Complete(), 2: Fail(), 4: Complete()}, Run(completed_to=2, stop=2)),
-        ({3: Bury(), 1: Bury()}, Run(completed_to=1, stop=1)),
-        ({2: Release()}, Run(completed_to=0, stop=2)),
-        ({0: Complete(), 3: Release(), 4: Fail()}, Run(completed_to=1, stop=3)),
-        ({0: Release()}, Run(completed_to=0, stop=0)),
+        ({2: Complete()}, Judged(completed_to=3, stop=None)),
+        ({0: Complete(), 4: Complete()}, Judged(completed_to=5, stop=None)),
+        ({2: Fail()}, Judged(completed_to=2, stop=2)),
+        ({0: Complete(), 2: Fail(), 4: Complete()}, Judged(completed_to=2, stop=2)),
+        ({3: Bury(), 1: Bury()}, Judged(completed_to=1, stop=1)),
+        ({2: Release()}, Judged(completed_to=0, stop=2)),
+        ({0: Complete(), 3: Release(), 4: Fail()}, Judged(completed_to=1, stop=3)),
+        ({0: Release()}, Judged(completed_to=0, stop=0)),
     ],
 )
 def test_what_becomes_of_a_run(reports, run):

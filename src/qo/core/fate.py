@@ -42,6 +42,9 @@ class Again(msgspec.Struct, frozen=True):
 class Back(msgspec.Struct, frozen=True):
     """It is given back as it was."""
 
+    attempts: int
+    losses: int
+
 
 class Dead(msgspec.Struct, frozen=True):
     """It is not tried again. Unless `kept`, no dead letter is made of it."""
@@ -77,7 +80,7 @@ def fate_of_report(report: Report, standing: Standing, settings: QueueSettings, 
             rest = settings.retry.rest(attempts, draw) if report.after is None else report.after
             return _unless_expired(standing, Again(now + rest, attempts, 0))
         case Release():
-            return _unless_expired(standing, Back())
+            return _unless_expired(standing, Back(standing.attempts, standing.losses))
         case Bury():
             return Dead("buried", report.error, standing.attempts + 1, standing.losses)
         case _:
@@ -101,7 +104,7 @@ def _unless_expired(standing: Standing, fate: Again | Back) -> Fate:
     return Canceled("expired") if standing.expired else fate
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
     """What one settle call makes of a keyed lane's run.
 
     Everything below `completed_to` is completed. `stop` is the offset whose
@@ -117,7 +120,7 @@ def _completes_what_is_before(report: Report) -> bool:
     return report.after_done if isinstance(report, Release) else True
 
 
-def judge_run(start: int, reports: Mapping[int, Report]) -> Run:
+def judge_run(start: int, reports: Mapping[int, Report]) -> Judged:
     """Judge the items of one call on one keyed lease together.
 
     The lowest that is not a completion decides. Fail and bury complete what is
@@ -125,6 +128,6 @@ def judge_run(start: int, reports: Mapping[int, Report]) -> Run:
     """
     stop = min((offset for offset, report in reports.items() if not isinstance(report, Complete)), default=None)
     if stop is not None and _completes_what_is_before(reports[stop]):
-        return Run(completed_to=stop, stop=stop)
+        return Judged(completed_to=stop, stop=stop)
     done = [offset + 1 for offset in reports if stop is None or offset < stop]
-    return Run(completed_to=max(done, default=start), stop=stop)
+    return Judged(completed_to=max(done, default=start), stop=stop)

@@ -6,14 +6,18 @@ its own deadline, so a claim that comes late finds what an early one would have 
 
 from __future__ import annotations
 
-from qo.core.fate import Again, Dead, Fate, Standing, fate_of_loss
+from collections.abc import Sequence
+
+from qo.core.fate import Again, Dead
 from qo.core.lane import CursorState
+from qo.core.opens import OpenDecided, Tries, lose_open
 from qo.core.outcome import JobState
+from qo.core.runs import Decided, Run, lose_run
 from qo.stores.sqlite import intake, outcomes
 from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, rest
 from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
 from qo.stores.sqlite.moments import micros, moment
-from qo.stores.sqlite.outcomes import Finish, finish_of
+from qo.stores.sqlite.outcomes import Finish, canceled_ends, finish_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
@@ -72,12 +76,16 @@ def lapse(tx: Transaction, queue: QueueRow, lease: LeaseRow, room: int) -> int:
     retries = tx.rows(SQL.claimed_retries, cursor.id, lease.token)
     unsettled = lease.unsettled()
     ends: dict[int, int] = dict(tx.rows(SQL.expiries, cursor.lane.id, lease.from_offset, lease.to_offset))
-    for offset, attempts, losses in retries[:room]:
-        life = tx.value(SQL.expires_at, cursor.lane.id, offset)
-        _give_back(tx, queue, cursor, lease, offset, attempts, losses, life, fresh=False)
-    for offset in unsettled[: max(room - len(retries), 0)]:
-        _give_back(tx, queue, cursor, lease, offset, 0, 0, ends.get(offset), fresh=True)
-        lease.mark(offset)
+
+    def expired(offset: int) -> bool:
+        in_range = lease.from_offset <= offset < lease.to_offset
+        life = ends.get(offset) if in_range else tx.value(SQL.expires_at, cursor.lane.id, offset)
+        return life is not None and life <= lease.expires_at
+
+    tried = [(offset, Tries(attempts, losses)) for offset, attempts, losses in retries]
+    deadline = moment(lease.expires_at)
+    for each in lose_open(tried, unsettled, room, lease.canceled, queue.settings, deadline, tx.draw, expired):
+        _give_back(tx, queue, cursor, lease, each)
     if len(retries) + len(unsettled) > room:
         tx.run(SQL.keep_settled, lease.token, lease.lane_id, lease.settled_bytes())
     else:
@@ -104,75 +112,57 @@ def lease_over(tx: Transaction, cursor: Cursor, offset: int) -> LeaseRow | None:
     return next((lease for lease in leases if not lease.is_marked(offset)), None)
 
 
-def _give_back(
-    tx: Transaction,
-    queue: QueueRow,
-    cursor: Cursor,
-    lease: LeaseRow,
-    offset: int,
-    attempts: int,
-    losses: int,
-    life: int | None,
-    *,
-    fresh: bool,
-) -> None:
+def _give_back(tx: Transaction, queue: QueueRow, cursor: Cursor, lease: LeaseRow, decided: OpenDecided) -> None:
     """One message of an open lane, from a lost lease."""
-    standing = _standing(lease, offset, attempts, losses, life)
-    end = fate_of_loss(standing, queue.settings, moment(lease.expires_at), tx.draw())
-    if isinstance(end, Again):
+    offset, fate, _, fresh = decided
+    if fresh:
+        lease.mark(offset)
+    if isinstance(fate, Again):
+        wait = (cursor.id, offset, fate.attempts, fate.losses, micros(fate.at))
         if fresh:
-            tx.run(SQL.add_retry, cursor.id, offset, end.attempts, end.losses, micros(end.at), cursor.lane.id)
+            tx.run(SQL.add_retry, *wait, cursor.lane.id)
         else:
-            tx.run(SQL.give_back_retry, cursor.id, offset, end.attempts, end.losses, micros(end.at))
-        detail = f"lease lost ({end.losses})"
-        outcomes.note_event(tx, queue, cursor.group_id, cursor.lane.id, offset, JobState.QUEUED, detail)
-        return
-    if not fresh:
+            tx.run(SQL.give_back_retry, *wait)
+    elif not fresh:
         tx.run(SQL.drop_retry, cursor.id, offset)
-    _end(tx, queue, cursor, lease, offset, attempts, end)
+    _note_lost(tx, queue, cursor, lease, [Decided(*decided[:3])])
 
 
 def _lapse_run(tx: Transaction, queue: QueueRow, cursor: Cursor, lease: LeaseRow) -> None:
-    """A keyed lane's cursor goes back to the first unsettled message, which alone counts the loss."""
     tx.hint(queue.name)
     end_lease(tx, lease, lease.expires_at)
-    skip_canceled(tx, queue, cursor, lease, lease.from_offset + 1, lease.to_offset)
-    head = lease.from_offset
-    life = tx.value(SQL.expires_at, cursor.lane.id, head)
-    standing = _standing(lease, head, cursor.attempts, cursor.losses, life)
-    end = fate_of_loss(standing, queue.settings, moment(lease.expires_at), tx.draw())
-    if isinstance(end, Again):
-        rest(tx, cursor, head, attempts=end.attempts, losses=end.losses, blocked_until=micros(end.at))
-        outcomes.note_event(
-            tx, queue, cursor.group_id, cursor.lane.id, head, JobState.QUEUED, f"lease lost ({end.losses})"
-        )
-    else:
-        _end(tx, queue, cursor, lease, head, cursor.attempts, end)
-        rest(tx, cursor, head + 1)
-
-
-def _standing(lease: LeaseRow, offset: int, attempts: int, losses: int, life: int | None) -> Standing:
+    run = Run(
+        start=lease.from_offset,
+        end=lease.to_offset,
+        attempts=cursor.attempts,
+        losses=cursor.losses,
+        canceled=frozenset(lease.canceled),
+    )
+    life = tx.value(SQL.expires_at, cursor.lane.id, run.start)
     expired = life is not None and life <= lease.expires_at
-    return Standing(attempts=attempts, losses=losses, canceled=offset in lease.canceled, expired=expired)
-
-
-def _end(
-    tx: Transaction, queue: QueueRow, cursor: Cursor, lease: LeaseRow, offset: int, attempts: int, end: Fate
-) -> None:
-    if isinstance(end, Dead):
-        outcomes.bury(tx, cursor.group_id, cursor.lane.id, offset, end)
-    finish = finish_of(offset, end, attempts + 1, lease.owner, lease.started.get(offset))
-    if finish is not None:
-        outcomes.finish(tx, queue, cursor.group_id, cursor.lane.id, [finish])
-
-
-def skip_canceled(tx: Transaction, queue: QueueRow, cursor: Cursor, lease: LeaseRow, start: int, end: int) -> None:
-    """Messages of a run that go back with the cancel flag on become skips."""
-    gone = [offset for offset in sorted(lease.canceled) if start <= offset < end]
-    for offset in gone:
+    change = lose_run(run, queue.settings, moment(lease.expires_at), tx.draw(), expired)
+    for offset in change.canceled:
         tx.run(SQL.skip, cursor.id, offset)
-    ends = [Finish(o, JobState.CANCELED, 1, "canceled", owner=lease.owner) for o in gone]
-    outcomes.finish(tx, queue, cursor.group_id, cursor.lane.id, ends)
+    gone = canceled_ends(change.canceled, lease.owner)
+    outcomes.finish(tx, queue, cursor.group_id, cursor.lane.id, gone)
+    _note_lost(tx, queue, cursor, lease, change.decided)
+    blocked_until = None if change.blocked_until is None else micros(change.blocked_until)
+    rest(tx, cursor, change.rest_at, attempts=change.attempts, losses=change.losses, blocked_until=blocked_until)
+
+
+def _note_lost(tx: Transaction, queue: QueueRow, cursor: Cursor, lease: LeaseRow, decided: Sequence[Decided]) -> None:
+    """What became of messages whose lease was lost: outcomes, dead letters, events."""
+    finishes = []
+    for offset, fate, attempt in decided:
+        if isinstance(fate, Again):
+            detail = f"lease lost ({fate.losses})"
+            outcomes.note_event(tx, queue, cursor.group_id, cursor.lane.id, offset, JobState.QUEUED, detail)
+        elif isinstance(fate, Dead):
+            outcomes.bury(tx, cursor.group_id, cursor.lane.id, offset, fate)
+        finish = finish_of(offset, fate, attempt, lease.owner, lease.started.get(offset))
+        if finish is not None:
+            finishes.append(finish)
+    outcomes.finish(tx, queue, cursor.group_id, cursor.lane.id, finishes)
 
 
 def _wake_due(tx: Transaction, queue: QueueRow, group_id: int) -> bool:

@@ -82,6 +82,11 @@ def finish_of(offset: int, end: fate.Fate, attempt: int, owner: str | None, star
             return None
 
 
+def canceled_ends(offsets: Sequence[int], owner: str | None) -> list[Finish]:
+    """The ends of messages that a holder gives back after they were canceled."""
+    return [Finish(offset, JobState.CANCELED, 1, "canceled", owner=owner) for offset in offsets]
+
+
 def verdict_of(end: fate.Fate) -> Verdict:
     match end:
         case fate.Completed():

@@ -11,17 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
-from qo.core.fate import Again, Back, Completed, Dead, Fate, Standing, fate_of_report, judge_run
-from qo.core.lease import Answer, Complete, Release, Report, Settled, Settlement, Verdict
+from qo.core.fate import Again, Back, Completed, Dead
+from qo.core.lease import Answer, Report, Settled, Settlement, Verdict
+from qo.core.opens import OpenDecided, Tries, settle_open
 from qo.core.outcome import JobState
+from qo.core.runs import Run, RunChange, settle_run
 from qo.stores.sqlite import outcomes
-from qo.stores.sqlite.advance import skip_canceled
 from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, rest
 from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
 from qo.stores.sqlite.moments import micros
-from qo.stores.sqlite.outcomes import Finish, finish_of, verdict_of
+from qo.stores.sqlite.outcomes import Finish, canceled_ends, finish_of, verdict_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
@@ -116,12 +118,16 @@ def _settle_run(tx: Transaction, held: Held, items: list[Settlement]) -> AnswerO
         if start <= item.offset < end and item.offset not in skips:
             reports.setdefault(item.offset, item.report)
     if reports:
-        run = judge_run(start, reports)
-        _complete_prefix(held, run.completed_to, reports, skips)
-        if run.stop is not None:
-            _stop_run(tx, held, run.completed_to, run.stop, reports[run.stop])
-        else:
-            _move_run(tx, held, run.completed_to, end)
+        run = Run(
+            start=start,
+            end=end,
+            attempts=cursor.attempts,
+            losses=cursor.losses,
+            skips=frozenset(skips),
+            canceled=frozenset(lease.canceled),
+        )
+        expired = partial(_is_expired, tx, cursor.lane.id)
+        _write_run(tx, held, settle_run(run, reports, held.queue.settings, tx.time, tx.draw(), expired))
 
     def answer(item: Settlement, first: bool) -> Settled:
         verdict = held.verdicts.get(item.offset)
@@ -137,90 +143,67 @@ def _settle_run(tx: Transaction, held: Held, items: list[Settlement]) -> AnswerO
     return answer
 
 
-def _complete_prefix(held: Held, completed_to: int, reports: Mapping[int, Report], skips: set[int]) -> None:
+def _is_expired(tx: Transaction, lane_id: int, offset: int) -> bool:
+    life = tx.value(TIME.expires_at, lane_id, offset)
+    return life is not None and life <= tx.now
+
+
+def _write_run(tx: Transaction, held: Held, change: RunChange) -> None:
+    """Write down what a call made of a run."""
     lease, cursor = held.lease, held.cursor
-    for offset in range(lease.from_offset, completed_to):
-        if offset in skips:
-            continue
-        report = reports.get(offset)
-        result = report.result if isinstance(report, Complete) else None
-        attempt = cursor.attempts + 1 if offset == lease.from_offset else 1
-        _finish(held, offset, Completed(result), attempt)
-
-
-def _stop_run(tx: Transaction, held: Held, completed_to: int, stop: int, report: Report) -> None:
-    """End or cut the run at the lowest report that is not a completion."""
-    lease, cursor = held.lease, held.cursor
-    is_head = stop == lease.from_offset
-    attempts, losses = (cursor.attempts, cursor.losses) if is_head else (0, 0)
-    end = fate_of_report(report, _standing(tx, held, stop, attempts, losses), held.queue.settings, tx.time, tx.draw())
-    held.verdicts[stop] = verdict_of(end)
-    skip_canceled(tx, held.queue, cursor, lease, stop + 1, lease.to_offset)
-    _finish(held, stop, end, attempts + 1)
-    if isinstance(end, Dead):
-        outcomes.bury(tx, cursor.group_id, cursor.lane.id, stop, end)
-    if isinstance(report, Release) and completed_to < stop:
-        if not isinstance(end, Back):
-            tx.run(TIME.skip, cursor.id, stop)
-        _move_run(tx, held, completed_to, stop)
-        return
-    held.ended = True
-    match end:
-        case Again(at, used, lost):
-            rest(tx, cursor, stop, attempts=used, losses=lost, blocked_until=micros(at))
-            _note_retry(tx, held, stop, used)
-        case Back():
-            rest(tx, cursor, stop, attempts=attempts, losses=losses)
-        case _:
-            rest(tx, cursor, stop + 1)
-    tx.hint(held.queue.name)
-
-
-def _move_run(tx: Transaction, held: Held, start: int, end: int) -> None:
-    """What is left of the run is [start, end); nothing left, the lease ends."""
-    lease, cursor = held.lease, held.cursor
-    remaining = _first_delivered(tx, cursor, start, end)
-    if remaining is None:
+    for offset, fate, attempt in change.decided:
+        held.verdicts[offset] = verdict_of(fate)
+        finish = finish_of(offset, fate, attempt, lease.owner, lease.started.get(offset))
+        if finish is not None:
+            held.finishes.append(finish)
+        if isinstance(fate, Dead):
+            outcomes.bury(tx, cursor.group_id, cursor.lane.id, offset, fate)
+        elif isinstance(fate, Again):
+            _note_retry(tx, held, offset, fate.attempts)
+    for offset in (*change.skips, *change.canceled):
+        tx.run(TIME.skip, cursor.id, offset)
+    held.finishes += canceled_ends(change.canceled, lease.owner)
+    if change.lease is None:
         held.ended = True
-        rest(tx, cursor, end)
+        rest(
+            tx, cursor, change.rest_at, attempts=change.attempts, losses=change.losses,
+            blocked_until=None if change.blocked_until is None else micros(change.blocked_until),
+        )  # fmt: skip
         tx.hint(held.queue.name)
         return
+    start, end = change.lease
     if start > lease.from_offset:
         tx.run(SQL.moved_head, cursor.id)
         held.fragile = None
     if end < lease.to_offset:
         tx.run("UPDATE cursors SET position = ?2 WHERE id = ?1", cursor.id, end)
-    lease.from_offset, lease.to_offset = remaining, end
-
-
-def _first_delivered(tx: Transaction, cursor: Cursor, start: int, end: int) -> int | None:
-    """The first message from `start` on that the run's holder has; skips are settled already."""
-    skips = {offset for (offset,) in tx.rows(TIME.skips_between, cursor.id, start, end)}
-    return next((offset for offset in range(start, end) if offset not in skips), None)
+    lease.from_offset, lease.to_offset = start, end
 
 
 def _settle_open(tx: Transaction, held: Held, items: list[Settlement]) -> AnswerOne:
     """Judge an open lane's messages one by one, in any order."""
     lease, cursor = held.lease, held.cursor
-    retries = {o: (a, n) for o, a, n in tx.rows(TIME.claimed_retries, cursor.id, lease.token)} if lease.retried else {}
-    changed_retries = False
-    for item in items:
-        offset = item.offset
-        if offset in held.verdicts:
-            continue
-        if offset in retries:
-            attempts, losses = retries.pop(offset)
-            _settle_one(tx, held, item, attempts, losses, fresh=False)
-            changed_retries = True
-        elif lease.from_offset <= offset < lease.to_offset and not lease.is_marked(offset):
-            lease.mark(offset)
-            _settle_one(tx, held, item, 0, 0, fresh=True)
-            changed_retries |= not isinstance(item.report, Complete)
-    if changed_retries:
+    rows = tx.rows(TIME.claimed_retries, cursor.id, lease.token) if lease.retried else []
+    retries = {offset: Tries(attempts, losses) for offset, attempts, losses in rows}
+    start, end = lease.from_offset, lease.to_offset
+    decided = settle_open(
+        ((item.offset, item.report) for item in items),
+        lambda offset: start <= offset < end and not lease.is_marked(offset),
+        retries,
+        lease.canceled,
+        held.queue.settings,
+        tx.time,
+        tx.draw,
+        partial(_is_expired, tx, cursor.lane.id),
+    )
+    for each in decided:
+        _write_open(tx, held, each)
+    if any(not each.fresh or not isinstance(each.fate, Completed) for each in decided):
         follow_retries(tx, cursor.id)
         tx.hint(held.queue.name)
+    left = len(retries) - sum(not each.fresh for each in decided)
     size = lease.to_offset - lease.from_offset
-    held.ended = not retries and lease.settled.bit_count() >= size
+    held.ended = not left and lease.settled.bit_count() >= size
 
     def answer(item: Settlement, first: bool) -> Settled:
         verdict = held.verdicts.get(item.offset)
@@ -232,29 +215,29 @@ def _settle_open(tx: Transaction, held: Held, items: list[Settlement]) -> Answer
     return answer
 
 
-def _settle_one(tx: Transaction, held: Held, item: Settlement, attempts: int, losses: int, *, fresh: bool) -> None:
-    cursor, offset = held.cursor, item.offset
-    if isinstance(item.report, Complete):
-        end: Fate = Completed(item.report.result)
-    else:
-        standing = _standing(tx, held, offset, attempts, losses)
-        end = fate_of_report(item.report, standing, held.queue.settings, tx.time, tx.draw())
-    held.verdicts[offset] = verdict_of(end)
+def _write_open(tx: Transaction, held: Held, decided: OpenDecided) -> None:
+    """Write down what becomes of one message of an open lane."""
+    cursor, (offset, fate, attempt, fresh) = held.cursor, decided
+    held.verdicts[offset] = verdict_of(fate)
+    if fresh:
+        held.lease.mark(offset)
     if held.fragile == offset:
         held.fragile = None
         tx.hint_everyone = True  # its owner may now take another such message, in any queue
-    match end:
+    match fate:
         case Again(at, used, lost):
             _wait(tx, cursor, offset, used, lost, micros(at), fresh=fresh)
             _note_retry(tx, held, offset, used)
-        case Back():
+        case Back(attempts, losses):
             _wait(tx, cursor, offset, attempts, losses, tx.now, fresh=fresh)
         case _:
             if not fresh:
                 tx.run(TIME.drop_retry, cursor.id, offset)
-            if isinstance(end, Dead):
-                outcomes.bury(tx, cursor.group_id, cursor.lane.id, offset, end)
-            _finish(held, offset, end, attempts + 1)
+            if isinstance(fate, Dead):
+                outcomes.bury(tx, cursor.group_id, cursor.lane.id, offset, fate)
+            finish = finish_of(offset, fate, attempt, held.lease.owner, held.lease.started.get(offset))
+            if finish is not None:
+                held.finishes.append(finish)
 
 
 def _wait(tx: Transaction, cursor: Cursor, offset: int, attempts: int, losses: int, due: int, *, fresh: bool) -> None:
@@ -262,19 +245,6 @@ def _wait(tx: Transaction, cursor: Cursor, offset: int, attempts: int, losses: i
         tx.run(TIME.add_retry, cursor.id, offset, attempts, losses, due, cursor.lane.id)
     else:
         tx.run(TIME.give_back_retry, cursor.id, offset, attempts, losses, due)
-
-
-def _standing(tx: Transaction, held: Held, offset: int, attempts: int, losses: int) -> Standing:
-    life = tx.value(TIME.expires_at, held.cursor.lane.id, offset)
-    expired = life is not None and life <= tx.now
-    return Standing(attempts=attempts, losses=losses, canceled=offset in held.lease.canceled, expired=expired)
-
-
-def _finish(held: Held, offset: int, end: Fate, attempt: int) -> None:
-    finish = finish_of(offset, end, attempt, held.lease.owner, held.lease.started.get(offset))
-    if finish is not None:
-        held.finishes.append(finish)
-        held.verdicts[offset] = verdict_of(end)
 
 
 def _note_retry(tx: Transaction, held: Held, offset: int, attempts: int) -> None:

@@ -18,6 +18,7 @@ from qo.core.lease import Delivered, Want
 from qo.core.message import SEALED
 from qo.core.outcome import JobState
 from qo.core.queue import History
+from qo.core.taking import Offered, Passed, is_over, may_take, run_room, take_run, why_passed
 from qo.stores.idempotency import used_token
 from qo.stores.pages import within
 from qo.stores.sealing import Stored, Unreadable, check_sealed, opened
@@ -91,18 +92,12 @@ class Batch:
             return 0
         return self.want.messages - len(self.deliveries)
 
-    def run_room(self, cursor: Cursor) -> int:
-        """How long a run of this keyed lane may be: one message alone if it was lost before."""
-        if cursor.losses:
-            return 1
-        return min(self.room, self.want.lane_messages or self.room)
-
 
 def take(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> None:
     """Take what this lane has for the want."""
     if not cursor.lane.keyed:
         _take_open(tx, source, cursor, batch)
-    elif cursor.losses >= FRAGILE_LOSSES and not batch.may_take_fragile:
+    elif not may_take(cursor.losses, may_take_fragile=batch.may_take_fragile):
         batch.met_fragile = True
         batch.passed_over.add(cursor.id)
     else:
@@ -112,7 +107,7 @@ def take(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> None:
 def _take_run(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> None:
     """Lease a run from a keyed lane. It stops before the first message of a kind that is not accepted."""
     batch.passed_over.add(cursor.id)  # one run of a lane to a claim, also if it is settled at delivery
-    room = batch.run_room(cursor)
+    room = run_room(cursor.losses, batch.room, batch.want.lane_messages)
     run: list[Taken] = []
     position, stopped = cursor.position, False
     while len(run) < room and not stopped:
@@ -122,16 +117,14 @@ def _take_run(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> 
         if not messages or (run and left <= 0):
             break
         skips = _skips_among(tx, cursor, messages)
+        offered = (Offered(each[0], each[2], _is_passed(tx, source, cursor, each, skips)) for each in messages)
+        taken = take_run(offered, position, batch.want.kinds, room - len(run))
+        position, stopped = taken.position, taken.stopped
+        delivered = set(taken.offsets)
         for message in messages:
-            if _is_passed(tx, source, cursor, message, skips):
-                position = message[0] + 1
+            if message[0] not in delivered:
                 continue
-            if batch.want.kinds is not None and message[2] not in batch.want.kinds:
-                stopped = True
-                break
-            is_head = message[0] == cursor.position
-            attempts, losses = (cursor.attempts, cursor.losses) if is_head else (0, 0)
-            position = message[0] + 1
+            attempts, losses = (cursor.attempts, cursor.losses) if message[0] == cursor.position else (0, 0)
             content = _content(tx, source, cursor, message, attempts, losses)
             if content is not None:
                 run.append(Taken(message, content, attempts, losses))
@@ -162,14 +155,20 @@ def _is_passed(tx: Transaction, source: Source, cursor: Cursor, message: Row, sk
     the run need not know why it was not delivered.
     """
     offset, group_id = message[0], message[10]
-    if offset in skips:
-        return True
-    addressed_elsewhere = group_id not in (None, cursor.group_id)
-    if not addressed_elsewhere and not _is_over(tx, source, message):
+    max_age = source.queue.settings.max_age
+    passed = why_passed(
+        skipped=offset in skips,
+        addressed_elsewhere=group_id not in (None, cursor.group_id),
+        entered_at=message[8],
+        expires_at=message[9],
+        max_age=None if max_age is None else span(max_age),
+        now=tx.now,
+    )
+    if passed is None:
         return False
-    if cursor.lane.keyed:
+    if passed is not Passed.SKIPPED and cursor.lane.keyed:
         tx.run(TIME.skip, cursor.id, offset)
-    if not addressed_elsewhere:
+    if passed is Passed.EXPIRED:
         _expire(tx, source, cursor, offset, cursor.attempts if cursor.lane.keyed and offset == cursor.position else 0)
     return True
 
@@ -200,12 +199,8 @@ def _content(
 
 
 def _is_over(tx: Transaction, source: Source, message: Row) -> bool:
-    """Whether its time to live is over, or it is older than its queue keeps anything."""
-    entered_at, expires_at = message[8], message[9]
     max_age = source.queue.settings.max_age
-    return (expires_at is not None and expires_at <= tx.now) or (
-        max_age is not None and entered_at + span(max_age) <= tx.now
-    )
+    return is_over(message[8], message[9], None if max_age is None else span(max_age), tx.now)
 
 
 def _expire(tx: Transaction, source: Source, cursor: Cursor, offset: int, attempts: int) -> None:
@@ -251,7 +246,7 @@ def _take_retries(tx: Transaction, source: Source, cursor: Cursor, batch: Batch)
             if _is_over(tx, source, message):
                 tx.run(TIME.drop_retry, cursor.id, offset)
                 _expire(tx, source, cursor, offset, attempts)
-            elif losses >= FRAGILE_LOSSES and not may_take_fragile:
+            elif not may_take(losses, may_take_fragile=may_take_fragile):
                 continue
             else:
                 content = _content(tx, source, cursor, message, attempts, losses)
