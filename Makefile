@@ -6,7 +6,7 @@ RUNS := $(VENV)/.runs
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: run demo test check soak bench clean lock audit generated
+.PHONY: run demo test check soak bench clean lock audit generated docs
 
 run: $(RUNS)             ## set up and serve an embedded store on port 6632
 	$(BIN)/qo serve
@@ -22,6 +22,7 @@ check: $(READY)          ## format, lint, types, layers
 	$(BIN)/ruff check src tests tools benchmarks examples
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.prose --check
 
 soak: $(READY)           ## everything at full length: mutants, 500 kills, long model runs
 	$(BIN)/python -m tests.run --soak
@@ -33,9 +34,13 @@ bench: $(READY)          ## ratios against peers and limits, from one run
 	$(BIN)/python -m benchmarks.queen
 	$(BIN)/python -m benchmarks.worker
 
-generated: $(READY)      ## write the sync client, and what is declared in code into docs/reference
+generated: $(READY)      ## write the sync client, what is declared in code into docs/reference, and wrap prose
 	$(BIN)/python -m tools.sync_shell
 	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.prose
+
+docs: $(READY)           ## build the documentation's site into build/site, strictly
+	$(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf $(VENV) build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis

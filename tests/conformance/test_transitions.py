@@ -9,7 +9,7 @@ import pytest
 
 from qo.core.fate import Again, Back, Completed, Dead, Fate
 from qo.core.lane import CursorState
-from qo.core.lease import Answer, Bury, Complete, Fail, Release, Report, Settled, Verdict
+from qo.core.lease import Answer, Bury, Complete, Delivered, Fail, Release, Report, Settled, Verdict
 from qo.core.opens import settle_open
 from qo.core.queue import QueueSettings
 from qo.core.runs import Run, RunChange, lose_run, settle_run
@@ -65,7 +65,7 @@ def keyed() -> list:
 async def test_a_settled_run_is_what_the_transitions_make_of_it(store, clock, canceled):
     pushed = keyed()
     await store.push(pushed)
-    held = {}
+    held: dict[tuple[str | None, int], Delivered] = {}
     while taken := await claim(store, messages=len(pushed)):  # a server lets one claim take so many lanes
         held |= {(each.key, each.offset): each for each in taken}
     asked = [pushed[number * LENGTH + offset].id for number in range(len(CASES)) for offset in canceled]
