@@ -35,13 +35,18 @@ class Source(NamedTuple):
 
 
 SOURCES = [
-    Source("job", "JobHandle", "SyncJobHandle", frozenset({"front", "message_id"})),
+    Source("job", "JobHandle", "SyncJobHandle", frozenset({"broker", "message_id"})),
     Source("delivery", "Delivery", "SyncDelivery", frozenset({"note_settled"})),
-    Source("dead", "DeadLetters", "SyncDeadLetters", frozenset({"front", "queue", "group"})),
-    Source("tokens", "Tokens", "SyncTokens", frozenset({"front"})),
+    Source("dead", "DeadLetters", "SyncDeadLetters", frozenset({"broker", "queue", "group"})),
+    Source("tokens", "Tokens", "SyncTokens", frozenset({"broker"})),
     Source("buffer", "Buffer", "BufferShell"),
-    Source("queue", "Queue", "QueueShell", frozenset({"consume", "buffered", "want", "front", "start", "options"})),
-    Source("client", "Client", "ClientShell", frozenset({"close", "front"})),
+    Source(
+        "queue",
+        "Queue",
+        "QueueShell",
+        frozenset({"consume", "buffered", "want", "broker", "start", "options", "around_pushes"}),
+    ),
+    Source("client", "Client", "ClientShell", frozenset({"close", "broker"})),
 ]
 WITH = """    def __enter__(self) -> Self:
         return self

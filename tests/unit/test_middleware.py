@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from typing import Any
 
 import msgspec
@@ -225,3 +227,67 @@ async def test_an_error_of_a_worker_s_middleware_fails_the_message():
         assert (await harness.drain(worker)).failed == 1
         assert await job.status() == "queued", "it is tried again"
     assert failed == ["send"]
+
+
+async def test_what_a_middleware_changes_in_a_result_is_kept_and_hooks_see_what_became_of_it():
+    worker = qo.Worker()
+    heard = []
+    worker.on("success")(lambda message: heard.append("success"))
+    worker.on("failure")(lambda message: heard.append("failure"))
+
+    @worker.middleware
+    async def adding(context: qo.Context, call_next):
+        result = await call_next()
+        result["added"] = True
+        return object() if "spoil" in result else result
+
+    @worker.task
+    async def answer(payload: dict) -> dict:
+        return payload
+
+    async with testing.harness() as harness:
+        queue = harness.client.queue("default")
+        kept, spoiled = await queue.submit("answer", {"a": 1}), await queue.submit("answer", {"spoil": 1})
+        await harness.drain(worker)
+        assert await kept.result() == {"a": 1, "added": True}
+        with pytest.raises(qo.JobFailed, match="its result"):
+            await spoiled.result()
+    assert heard == ["success", "failure"]
+
+
+async def test_a_generator_that_catches_an_error_leaves_its_cause():
+    worker = qo.Worker()
+    cause = KeyError("the cause")
+
+    @worker.middleware
+    def catching(context):
+        with contextlib.suppress(ValueError):
+            yield
+
+    @worker.task
+    async def fail(payload: Any) -> None:
+        raise ValueError("failed") from cause
+
+    async with testing.harness() as harness:
+        job = await harness.client.queue("default").submit("fail", 1)
+        await harness.drain(worker, to_the_end=True)
+        [letter] = await harness.client.queue("default").dead.list()
+    assert letter.id == job.id
+    assert "the cause" in letter.error
+
+
+async def test_hooks_that_a_start_hook_registers_are_called():
+    async with qo.connect("sqlite://:memory:") as client:
+        worker = qo.Worker(client.queue("q"))
+        heard = asyncio.Event()
+
+        @worker.on("start")
+        def register() -> None:
+            worker.on("success")(lambda message: heard.set())
+
+        @worker.task
+        async def send(payload: Any) -> None: ...
+
+        await client.queue("q").submit("send", 1)
+        async with worker.running():
+            await asyncio.wait_for(heard.wait(), 30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from qo.core.errors import Forbidden
 from qo.core.lease import Delivered, Unit
 from qo.core.message import Dedupe
 from qo.stores.opening import migrate
+from qo.stores.postgres import schema
 from qo.stores.postgres.address import read_address
 from qo.stores.postgres.engine import PostgresEngine
 from qo.stores.postgres.schema import in_schema
@@ -117,6 +119,7 @@ async def test_a_worker_claims_settles_and_is_known(installation):
         await claim(store, "by-filter.a", group="another")
         await store.push([message()])
         assert len(await Client(broker).queue(ORDERS).claim(wait=5)) == 1
+        await store.call.value("hint", store.call.sql.tell, [ORDERS])  # what is said after a commit, to other processes
         await store.deregister([heartbeat().id])
         await store.tidy()
         for refused in (
@@ -268,3 +271,17 @@ async def test_an_operator_of_another_schema_is_not_used(server, installation):
     with pytest.raises(asyncpg.InvalidParameterValueError, match="allows 5"):
         await connection.execute(in_schema("SELECT qo.push('orders', '\"too long for it\"')", installation.schema))
     await connection.close()
+
+
+def test_rights_are_given_to_functions_that_there_are():
+    """A name that nothing has any more would take a right away, and nobody would be told."""
+    sql = schema.functions()
+    lists = re.findall(r"v_(?:pushing|working|reading|telling) text\[\] := '\{([^}]*)\}'", sql)
+    named = {name for names in lists for name in names.split(",")}
+    made = set(
+        re.findall(
+            r"CREATE OR REPLACE FUNCTION qo\.(\w+)\(",
+            sql + schema.migrations()[0].sql.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION"),
+        )
+    )
+    assert (len(lists), named - made) == (4, set())

@@ -19,7 +19,8 @@ from qo.broker import batcher
 from qo.broker.broker import LocalBroker
 from qo.client.client import Client
 from qo.core.errors import StoreFull, Unavailable
-from qo.core.lease import Unit
+from qo.core.lane import Start
+from qo.core.lease import Done, GroupName, Unit
 from qo.core.message import Dedupe, NewMessage
 from qo.stores.postgres import schema
 from qo.stores.postgres.address import read_address
@@ -615,3 +616,16 @@ async def test_pushes_and_settles_of_the_same_lanes_in_any_order_never_wait_for_
 
 def replace_id(one: NewMessage) -> NewMessage:
     return msgspec.structs.replace(one, id=new_id())
+
+
+async def test_what_is_done_in_a_transaction_needs_one_connection(url):
+    """A pool of one does it: nothing inside asks for another."""
+    async with opened(url, pool=1, wake="poll") as store:
+        await store.push(messages(2))
+        for group in ("a", "b"):
+            await store.create_group([ORDERS], group, Start())
+        gone = tuple(GroupName(ORDERS, group) for group in ("b", "a", "b"))
+        [answer] = await asyncio.wait_for(store.transact([Unit(removed_groups=gone)]), 20)
+        assert isinstance(answer, Done)
+        assert [each.name for each in await store.groups(ORDERS)] == ["default"]
+        assert await asyncio.wait_for(store.purge(ORDERS, nonce="once"), 20) == 2

@@ -128,3 +128,18 @@ def test_a_backoff_doubles_to_its_longest_and_begins_anew():
     assert (backoff.seconds, backoff.failed()) == (0.0, 0.5)
     backoff.failures = 10**9
     assert backoff.failed() == 3.0
+
+
+async def test_a_fault_of_a_tick_does_not_end_the_service(service, clock, caplog):
+    service.error = ValueError("a fault of our own")
+    service.going_on.clear()
+    service.nudge()
+    await settled()
+    service.nudge(clock.now() + timedelta(seconds=1))
+    service.going_on.set()
+    await settled()
+    service.error = None
+    clock.move(seconds=2)
+    await settled()
+    assert service.ticks == 2
+    assert "a fault of our own" in caplog.text

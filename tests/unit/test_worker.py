@@ -777,11 +777,14 @@ async def test_a_thread_that_outlives_the_grace_period_is_said_to_and_its_messag
 
     async with qo.connect(f"sqlite:///{tmp_path}/qo.db") as client:
         job = await client.queue("q").submit("stuck", 1)
+        failed: list[str] = []
+        worker.on("failure")(lambda message: failed.append(message.kind))
         running = asyncio.create_task(worker.run(qo.WorkerRunOptions(grace_seconds="100ms")))
         await asyncio.to_thread(began.wait, 30)
         worker.stop()
         ran = await asyncio.wait_for(running, 30)
         assert ran.left_behind == 1
+        assert failed == [], "given back is not failed"
         assert (
             "1 tasks still run in threads, which cannot be stopped: stuck; their messages were given back"
             in caplog.text

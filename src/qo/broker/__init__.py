@@ -1,4 +1,4 @@
-"""One process's front to a store: it batches calls, holds waiters and runs timers.
+"""One process's access to a store: it batches calls, holds waiters and runs timers.
 
 Calls meet here. While a commit is under way, further calls of the same verb
 gather and go out together in the next one; nothing lingers when idle. A claim

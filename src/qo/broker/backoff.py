@@ -16,7 +16,7 @@ class Looked(NamedTuple):
 
 
 class Backoffs:
-    """Remembers of each group when it was last asked for and what came of it; forgets those that nobody waits in."""
+    """When the store was last asked for each wait group, and whether it had something. Forgets unused groups."""
 
     def __init__(self, clock: Clock, rule: GroupBackoff) -> None:
         self._clock = clock
@@ -35,14 +35,14 @@ class Backoffs:
         return max((looked.state.interval.total_seconds() for looked in self._of.values()), default=0.0)
 
     def due(self, group: Hashable) -> datetime | None:
-        """When the group may be asked for; None: now."""
+        """When the store may be asked for this wait group again; None: now."""
         looked = self._of.get(group)
         return None if looked is None else looked.at + looked.state.interval
 
     def asked(self, group: Hashable, found: bool) -> None:
-        """The store was asked for it."""
+        """Note that the store was asked for this wait group, and whether it had something."""
         now = self._clock.now()
-        before = self._of.pop(group, None)  # and put back at the end: those asked long ago stand in front
+        before = self._of.pop(group, None)  # inserted again at the end: the least recently asked come first
         state = self._rule.start() if before is None else before.state
         after = self._rule.after(state, found)
         self.times += after.interval > state.interval

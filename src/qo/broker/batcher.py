@@ -14,7 +14,7 @@ A = TypeVar("A")
 
 
 STALL_SECONDS = 2.0
-"""A batch that is under way for so long does not keep the next from going out."""
+"""A batch that is under way for longer than this does not hold back the next batch."""
 AT_ONCE_LIMIT = 4
 """Batches that may be under way at once, all but the newest stalled."""
 
@@ -74,7 +74,7 @@ class Batcher(Generic[Q, A]):
             await asyncio.wait(self._pumps)
 
     async def _ask_directly(self, call: Q) -> A:
-        """Nobody else is asking: spare the hops through the pump. What gathers meanwhile goes out afterwards."""
+        """Send one call without the pump, when no other call waits. Calls that gather meanwhile are sent afterwards."""
         self._begin()
         try:
             [answer] = await self._send([call])
@@ -97,7 +97,7 @@ class Batcher(Generic[Q, A]):
                 self._stall = None
 
     def _stalled(self) -> None:
-        """What is under way takes long: what has gathered does not wait for it any longer."""
+        """The batch under way takes long: send the calls that have gathered without waiting for it."""
         self._stall = None
         if not self._waiting or self._under_way == 0:
             return
@@ -114,7 +114,7 @@ class Batcher(Generic[Q, A]):
 
     async def _run(self, generation: int) -> None:
         try:
-            # One that was stalled leaves the rest to the one that was started in its place.
+            # A stalled pump leaves the remaining calls to the pump that replaced it.
             while (generation == self._generation or self._under_way == 1) and (batch := self._next_batch()):
                 await self._send_batch(batch)
         finally:
@@ -166,7 +166,7 @@ def parts_of(items: Sequence[Q], weigh: Callable[[Q], int], limit: int) -> Itera
 
 
 def is_answered(answer: asyncio.Future[A]) -> bool:
-    """Whether it has a result: then a caller who is cancelled at this very moment leaves it to nobody."""
+    """Whether the call has a result. If its caller is cancelled at this moment, nobody else handles that result."""
     return answer.done() and not answer.cancelled() and answer.exception() is None
 
 

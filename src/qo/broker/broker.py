@@ -46,7 +46,7 @@ from qo.metrics.registry import Registry
 
 
 class LocalBroker:
-    """One process's front to a store. Lives on one event loop; `close` answers everyone who waits."""
+    """One process's access to a store. Lives on one event loop; `close` answers every waiter."""
 
     def __init__(
         self,
@@ -119,11 +119,11 @@ class LocalBroker:
         return len(self._claims.waiters)
 
     def now(self) -> datetime:
-        """By which this process waits: it goes on steadily, whatever is done to the wall clock."""
+        """The time by which this process waits. It is monotonic: changes of the wall clock do not affect it."""
         return self._clock.now()
 
     def store_now(self) -> datetime:
-        """By which things are due or over, as far as this process knows it."""
+        """The store's time, as far as this process knows it. It decides what is due and what has expired."""
         return self._store.store_now()
 
     def polled(self) -> Polled:
@@ -143,7 +143,7 @@ class LocalBroker:
         return await self._pushes.push(messages, nonce)
 
     async def push_in_parts(self, messages: Sequence[NewMessage]) -> Sequence[Pushed]:
-        """The same in several commits, if it is much."""
+        """Store messages, in several commits if they are too much work for one."""
         self._housekeeping.traffic()
         return await self._pushes.push_in_parts(messages)
 
@@ -152,15 +152,15 @@ class LocalBroker:
         return await self._claims.claim(want)
 
     async def claim_or_wait(self, want: Want, until: datetime | None, priority: int = 0) -> Claimed | Nothing:
-        """Ask, and wait for something until then (None: for as long as it takes). Closing answers nothing.
+        """Claim, and if nothing is claimable wait until `until` (None: no limit). Closing answers `Nothing`.
 
-        Of those who wait for the same, a higher priority is served first, then the longest-waiting.
+        Within a wait group a higher priority is served first, then the longest-waiting.
         """
         await self._start_listening()
         return await self._claims.wait(want, until, priority)
 
     def release(self, answer: Claimed) -> None:
-        """Give back what was claimed for a caller who may not have it after all."""
+        """Release the messages of a claim whose caller may not have them any more."""
         self._claims.release(answer)
 
     async def settle(self, settlements: Sequence[Settlement], then: Sequence[Want] = ()) -> SettleAnswer:
@@ -175,7 +175,7 @@ class LocalBroker:
         return await self._settles.transact(unit)
 
     async def ack_by_name(self, acks: Sequence[AckByName]) -> Sequence[Acked]:
-        """Not gathered: the items of one call are judged together, and those of another not with them."""
+        """Never batched with other calls: the acks of one call are judged together, and only these."""
         self._housekeeping.traffic()
         return await self._measured.ack_by_name(cast("Wires", self._store), acks)
 
@@ -191,7 +191,7 @@ class LocalBroker:
     async def demand_or_wait(
         self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
     ) -> Demand:
-        """What there is to do; if nothing, wait for something until then, without taking it. Times are by our clock."""
+        """The demand; if there is none, wait for some until `until`. Times are by this process's clock."""
         demand = await self.wait_for_demand(queues, group, kinds, until)
         here = self._times.here
         return msgspec.structs.replace(demand, oldest_at=here(demand.oldest_at), next_at=here(demand.next_at))
@@ -199,12 +199,12 @@ class LocalBroker:
     async def wait_for_demand(
         self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
     ) -> Demand:
-        """The same with times by the store's clock."""
+        """As `demand_or_wait`, but with times by the store's clock."""
         await self._start_listening()
         return await self._demands.wait(queues, group, kinds, until)
 
     async def stop_waiting(self) -> None:
-        """Answer everyone who waits, or comes to wait, with nothing; all else goes on."""
+        """Answer every waiter, now and from now on, with `Nothing`; all other calls go on."""
         for part in (self._claims.waiters, self._results, self._demands):
             await part.close()
 
@@ -236,7 +236,7 @@ class LocalBroker:
         self._claims.waiters.heard(hint.queues)
         self._demands.heard(hint.queues)
         if hint.queues is None:
-            self._results.look_again()  # whoever says "anything" may have missed an end
+            self._results.look_again()  # a hint without queues may stand for the end of a job
             if self._someone_waits():
                 self._poller.needed()  # the store may have stopped listening
         else:

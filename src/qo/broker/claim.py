@@ -59,7 +59,7 @@ class Claims:
         )
 
     async def claim(self, want: Want) -> Claimed | Nothing:
-        """Ask once; but nobody is told "nothing" because others were at it just then."""
+        """Claim without waiting. A claim that met locks of others is tried again before it gets `Nothing`."""
         answer = await self._batcher.ask(want)
         for _ in range(CONTENTION_ROUNDS):
             if isinstance(answer, Claimed) or not answer.contended:
@@ -69,7 +69,7 @@ class Claims:
         return answer
 
     async def wait(self, want: Want, until: datetime | None, priority: int = 0) -> Claimed | Nothing:
-        """Ask, and if there is nothing wait for it until then; None: for as long as it takes.
+        """Claim, and if nothing is claimable wait until `until`; None: no limit.
 
         Of those who wait for the same, a higher priority is served first.
         """
@@ -87,7 +87,7 @@ class Claims:
             self.waiting -= 1
 
     def _may_trust(self, until: datetime | None) -> bool:
-        """Whether what others were told will do. Not where hints do not come, and not for who hardly waits:
+        """Whether the wait group's last empty answer will do. Not if the store sends no hints, nor for a short wait:
         a hint may be on its way.
         """
         if self._must_poll():
@@ -95,7 +95,7 @@ class Claims:
         return until is None or until - self._clock.now() >= SHORT_WAIT
 
     async def close(self) -> None:
-        """Finish what was asked for; what nobody takes any more is given back."""
+        """Finish the claims under way; messages whose caller has gone are released."""
         await self._batcher.close()
         while self._returns:
             await asyncio.gather(*self._returns)
@@ -104,9 +104,9 @@ class Claims:
         return list(await self._store.claim(wants))
 
     def give_back(self, want: Want, answer: Claimed | Nothing) -> None:
-        """The caller has gone. Hand what it got to the next in line, else release it.
+        """The caller has gone. Hand its messages to the next waiter of the same wait group, else release them.
 
-        What was claimed under a token that the caller chose is released: who comes again with that token must not
+        Messages under a token that the caller chose are released: a caller that comes again with that token must not
         meet the lease of another.
         """
         if isinstance(answer, Nothing):

@@ -1,4 +1,4 @@
-"""Time as the broker needs it: what it is, and to be called when it comes.
+"""The broker's clock: what time it is, and callbacks at a given time.
 
 A broker waits by a clock that goes on steadily: a wall clock that is put forward or
 back neither cuts a wait short nor prolongs it. What the store says about times is by

@@ -35,7 +35,7 @@ class Demands:
         self._must_poll = must_poll
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
         self._empty: dict[Wish, tuple[int, Demand, datetime | None]] = {}
-        """That there was nothing to do, how many hints had been heard by then, and when time may bring something."""
+        """Empty demands: the hint count when the store was asked, the demand, and when time may bring something."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -44,9 +44,9 @@ class Demands:
     async def wait(
         self, queues: Sequence[str], group: str, kinds: Collection[str] | None, until: datetime | None
     ) -> Demand:
-        """What there is to do: at once if there is something, else when there is, it is `until`, or all is closed.
+        """The demand: at once if there is some; else as soon as there is, at `until`, or when the broker closes.
 
-        As long as nobody says otherwise, that there was nothing is remembered: who waits again and again asks once.
+        An empty demand is remembered until a hint comes: a caller that waits again and again asks the store once.
         """
         wish = tuple(queues), group, None if kinds is None else frozenset(kinds)
         news = asyncio.Event()
@@ -82,7 +82,7 @@ class Demands:
         return demand, next_at
 
     def _remembered(self, wish: Wish) -> tuple[Demand, datetime | None] | None:
-        """That there is nothing, if that is still known."""
+        """The remembered empty demand; None if a hint has come since, or time may have changed it."""
         count, demand, next_at = self._empty.get(wish, (-1, Demand(), None))
         if self._must_poll() or demand.depth or count != self._counters.count(wish[0]):
             return None

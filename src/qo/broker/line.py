@@ -1,4 +1,4 @@
-"""Who waits for the same, in line: higher priority first, then longest-waiting."""
+"""The waiters of one wait group, in line: higher priority first, then longest-waiting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qo.core.names import namespace_and_task
 
 
 class WaitKey(NamedTuple):
-    """What decides whether a want finds something; not how much of it, for whom, or for how long."""
+    """The fields of a want that decide whether it finds something: not its size, its owner or its lease."""
 
     queues: tuple[str, ...]
     filter: Filter | None
@@ -42,7 +42,7 @@ class Waiter:
         self.priority = priority
         self.timer: Timer | None = None
         self.asked = False
-        """Whether the store is being asked for it: then its time is up only when the store has answered."""
+        """Whether the store is being asked for this waiter. Then it times out only after the store has answered."""
         self.over = False
 
 

@@ -151,7 +151,7 @@ class Measured:
 
 
 def _outcome(settled: Settled) -> str:
-    """What became of it; of one that was not settled now, how it was taken."""
+    """The verdict of a settlement; if this call did not settle the message, the answer."""
     if settled.answer is Answer.SETTLED and settled.verdict is not None:
         return settled.verdict.value
     return settled.answer.value

@@ -57,7 +57,7 @@ class Results:
             self._stop_waiting(id, news)
 
     async def close(self) -> None:
-        """Nobody waits any longer."""
+        """Wake every caller that waits for a job; each raises `Closed`."""
         self._closed = True
         self.look_again()
 

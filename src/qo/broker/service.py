@@ -25,7 +25,7 @@ class Service(ABC):
 
     name: str
     ticks_first = False
-    """Whether it must look at something once, to learn when there will be something to do."""
+    """Whether the service begins with a tick, to learn when there will be work; else it begins parked."""
     waits_for_tick = True
     """Whether stopping lets a tick that is under way finish, or cancels it."""
 
@@ -39,7 +39,7 @@ class Service(ABC):
 
     @abstractmethod
     async def tick(self) -> datetime | None:
-        """Do what is due. When to come again, by this process's clock; None: not before a nudge."""
+        """Do what is due. Answers when to tick again, by this process's clock; None: not before a nudge."""
 
     def start(self) -> None:
         """Begin: parked, or with a first tick."""
@@ -93,9 +93,10 @@ class Service(ABC):
         try:
             again = await self.tick()
             self._backoff.succeeded()
-        except QoError:
+        except Exception as error:
             rest = self._backoff.failed()
-            log.warning("%s failed; it is tried again in %g s", self.name, rest, exc_info=True)
+            level = logging.WARNING if isinstance(error, QoError) else logging.ERROR
+            log.log(level, "%s failed; it is tried again in %g s", self.name, rest, exc_info=True)
             again = self.clock.now() + timedelta(seconds=rest)
         finally:
             self._task = None

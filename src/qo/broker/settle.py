@@ -57,7 +57,7 @@ class Settles:
             await gather.close()
 
     def _abandoned(self, call: SettleCall, answer: SettleAnswer) -> None:
-        """The caller has gone; what was claimed on for it goes to somebody else."""
+        """The caller has gone: hand the messages that its settle claimed to other waiters, or release them."""
         for want, claimed in zip(call.then, answer.claimed, strict=True):
             self._give_back(want, claimed)
 

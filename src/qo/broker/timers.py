@@ -115,8 +115,8 @@ class Poller(Service):
         if not self._polling:
             self._polling = True
             self.interval = self._strategy.initial_interval()
-            await self._ask()  # what others wrote from here on is news
-            self._found()  # and what they wrote just before, after someone had asked
+            await self._ask()  # only writes after this look count as changes
+            self._found()  # a write between an empty claim and this look would be missed
         elif self._someone_waits():
             changed = await self._ask()
             if changed:

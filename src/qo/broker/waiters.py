@@ -29,7 +29,7 @@ FIRST_ROUND = 1
 
 
 class Known(NamedTuple):
-    """That nothing was there: how much was heard by then, and when time may bring something, by our own clock."""
+    """An empty answer: the hint count when it was given, and when time may bring something, by this process's clock."""
 
     heard: int
     ask_again: datetime | None
@@ -72,7 +72,7 @@ class WaitGroup:
             self._serving = asyncio.create_task(self._serve())
 
     def polled(self) -> None:
-        """Another process wrote something: ask, unless this group has asked in vain too lately; then when it may."""
+        """Another process wrote something: ask the store now, or when this group's rest after empty answers ends."""
         due = self._owner.backoffs.due(self.key)
         if due is None or due <= self._clock.now():
             self.wake()
@@ -162,14 +162,14 @@ class WaitGroup:
                 self._rest(empty, before)
 
     async def _asked_for(self, waiters: list[Waiter]) -> list[Claimed | Nothing | None]:
-        """Ask for a round. Whose want is refused is told so alone, and is None here; the others are asked for."""
+        """Ask the store for a round of waiters. A refused want raises in its own waiter and is None here."""
         for waiter in waiters:
             waiter.asked = True
         try:
             return [*await self._owner.ask([waiter.want for waiter in waiters])]
         except Unavailable:
             raise
-        except Exception:  # noqa: BLE001 - who caused it meets it again, alone
+        except Exception:  # noqa: BLE001 - raised again in the waiter that caused it
             return [await self._asked_alone(waiter) for waiter in waiters]
         finally:
             for waiter in waiters:
@@ -180,7 +180,7 @@ class WaitGroup:
             [answer] = await self._owner.ask([waiter.want])
         except Unavailable:
             raise
-        except Exception as error:  # noqa: BLE001 - it belongs to who wanted it
+        except Exception as error:  # noqa: BLE001 - raised in this waiter
             self.remove(waiter)
             if not waiter.answer.done():
                 waiter.answer.set_exception(error)
@@ -188,7 +188,7 @@ class WaitGroup:
         return answer
 
     def time_is_up(self, waiter: Waiter) -> None:
-        """Nothing came; unless the store is being asked for it just now: then what it says counts."""
+        """Answer `Nothing`, unless the store is being asked for this waiter: then the store's answer counts."""
         if waiter.asked:
             waiter.over = True
         else:
@@ -229,7 +229,7 @@ class Waiters:
         self.give_back = give_back
         self.backoffs = backoffs
         self.woke = woke
-        """Told how many seconds passed from the hint to the answer."""
+        """Called with the seconds from a hint to the answer that it brought."""
         self._wait_groups: dict[WaitKey, WaitGroup] = {}
         self._emptied: dict[WaitKey, Known] = {}
         self._closed = False
@@ -238,7 +238,7 @@ class Waiters:
         return sum(len(wait_group.waiters) for wait_group in self._wait_groups.values())
 
     def stands_for(self, want: Want) -> Known | None:
-        """That there was nothing for others who want the same, if that still holds: the store need not be asked."""
+        """The last empty answer of the same wait group, if it still holds: then the store need not be asked."""
         key = WaitKey.of(want)
         wait_group = self._wait_groups.get(key)
         if wait_group is not None and wait_group.waiters:
@@ -251,7 +251,7 @@ class Waiters:
         return known
 
     def remember(self, key: WaitKey, ask_again: datetime | None) -> None:
-        """The last who waited has gone, with nothing. Who comes next need not ask, if nothing was heard meanwhile.
+        """The last waiter left with nothing. The next one need not ask the store, if no hint has come meanwhile.
 
         So a client that waits again and again, half a minute each time, costs the store nothing.
         """

@@ -63,7 +63,7 @@ def _at_most(messages: int, left: int | None) -> int:
 
 
 async def _claim(queue: Queue, options: Options, messages: int, lane_messages: int | None = None) -> list[Delivery]:
-    """What comes next; nothing if none came for `idle`, or the front was closed.
+    """The next deliveries; none if no message came for `idle`, or the broker was closed.
 
     A store that is away for a while does not end a consumer: it asks again, until `idle` is over.
     """
@@ -93,7 +93,7 @@ async def _claim(queue: Queue, options: Options, messages: int, lane_messages: i
 
 
 async def _asked(broker: Broker, want: Want, options: Options, over: datetime | None) -> tuple[Claimed | Nothing, bool]:
-    """An answer, and whether it is the last: nothing before its time means that the front was closed."""
+    """A claim's answer, and whether it is the last: an empty one before its time means that the broker was closed."""
     if options.polling is not None:
         return await broker.claim(want), False
     until = _earlier(over, None if options.timeout is None else broker.now() + options.timeout)
@@ -206,7 +206,7 @@ class Consumer:
         self._handled += 0 if isinstance(report, Release) and unsettled else len(deliveries)
 
     async def _settle(self, deliveries: list[Delivery], report: Report) -> None:
-        """The handler has ended, so what it made of them is said, even if the consumer is stopped meanwhile."""
+        """Settle the messages of a handler that has ended, even if the consumer is stopped meanwhile."""
         saying = asyncio.ensure_future(self._say(deliveries, report))
         while not saying.done():
             with contextlib.suppress(asyncio.CancelledError):
@@ -251,7 +251,7 @@ class Consumer:
             return Release()
 
     async def _tell(self, given: Any, error: Exception) -> None:
-        """Whoever wants to know of errors may fail too; that changes nothing."""
+        """Call `on_error`. An error that it raises is logged, and changes nothing."""
         if self._options.on_error is None:
             return
         try:

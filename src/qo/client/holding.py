@@ -1,6 +1,6 @@
 """The consumer core: holding what was claimed, keeping its leases, settling it and claiming on, giving it back.
 
-`consume`, the worker, the test bench and whatever else consumes are built on this. What is held is
+`consume`, the worker, the test harness and whatever else consumes are built on this. What is held is
 pure bookkeeping, `qo.core.held`; here it meets a broker.
 """
 
@@ -23,7 +23,7 @@ EXTEND_AFTER = 3
 """Leases are extended when a third of them is over."""
 
 GiveUp = Callable[[Sequence[At], bool], None]
-"""Told of messages to stop working on, and whether they are lost; else they are canceled."""
+"""Called with messages to stop working on, and whether they were lost; else they were canceled."""
 
 
 class Holder:

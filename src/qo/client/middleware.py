@@ -85,7 +85,7 @@ async def through(steps: Generator[Any, Any, None], call: Callable[[Any], Awaita
         try:
             steps.throw(error)
         except StopIteration:
-            raise error from None
+            pass  # it cannot swallow the error
         finally:
             steps.close()
         raise

@@ -23,7 +23,7 @@ OnError = Callable[[Any, Exception], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the steps have said; the defaults are those of a reference that was told nothing.
+    """The options that steps set; the defaults are those of a reference without steps.
 
     batch        messages taken by one claim; None: ten for a consumer, one for a claim
     concurrency  handlers at once

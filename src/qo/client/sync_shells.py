@@ -11,7 +11,6 @@ from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.job import JobHandle
 from qo.client.job_info import JobInfo
-from qo.client.middleware import AroundPushes
 from qo.client.outgoing import Message
 from qo.client.shell import Shell
 from qo.client.tokens import Tokens
@@ -36,7 +35,6 @@ from qo.core.outcome import (
     QueueOverview,
 )
 from qo.core.queue import DEFAULT_LEASE, QueueSettings
-from qo.core.verbs import Broker
 from qo.core.worker import WaitingKind, WorkerInfo
 
 if TYPE_CHECKING:
@@ -48,12 +46,6 @@ class SyncJobHandle(Shell, over=JobHandle):
 
     See `JobHandle`.
     """
-
-    @property
-    def broker(self) -> Broker:
-        """See `JobHandle`."""
-        answer: Broker = self._inner.broker
-        return answer
 
     @property
     def duplicate(self) -> bool:
@@ -233,12 +225,6 @@ class SyncDeadLetters(Shell, over=DeadLetters):
     See `DeadLetters`.
     """
 
-    @property
-    def broker(self) -> Broker:
-        """See `DeadLetters`."""
-        answer: Broker = self._inner.broker
-        return answer
-
     def list(self, *, after: str | None = None, limit: int = 100) -> Sequence[DeadLetter]:
         """Oldest first."""
         answer: Sequence[DeadLetter] = self._portal.call(self._inner.list(after=after, limit=limit))
@@ -265,12 +251,6 @@ class SyncTokens(Shell, over=Tokens):
 
     See `Tokens`.
     """
-
-    @property
-    def broker(self) -> Broker:
-        """See `Tokens`."""
-        answer: Broker = self._inner.broker
-        return answer
 
     def create(
         self,
@@ -368,12 +348,6 @@ class QueueShell(Shell):
     """
 
     @property
-    def broker(self) -> Broker:
-        """See `Queue`."""
-        answer: Broker = self._inner.broker
-        return answer
-
-    @property
     def name(self) -> str:
         """See `Queue`."""
         answer: str = self._inner.name
@@ -383,12 +357,6 @@ class QueueShell(Shell):
     def group_name(self) -> str:
         """See `Queue`."""
         answer: str = self._inner.group_name
-        return answer
-
-    @property
-    def around_pushes(self) -> AroundPushes:
-        """See `Queue`."""
-        answer: AroundPushes = self._inner.around_pushes
         return answer
 
     def group(self, name: str, *, start: str | datetime | Start = "all") -> SyncQueue:

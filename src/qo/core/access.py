@@ -47,7 +47,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None = None
 
     def lasting(self, length: timedelta | None, now: datetime) -> Token:
-        """This token, good for so long from now; None: as long as it is."""
+        """A copy of the token that expires `length` from now; None: the token unchanged."""
         if length is None:
             return self
         if self.expires_at is not None:
@@ -68,7 +68,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
             checked_name("prefixes", prefix)
 
     def has(self, scopes: Collection[Scope]) -> bool:
-        """Whether it is good for one of these."""
+        """Whether the token has one of these scopes."""
         return Scope.ADMIN in self.scopes or any(scope in self.scopes for scope in scopes)
 
     def reaches(self, queues: Collection[str] | None) -> bool:

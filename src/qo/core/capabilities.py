@@ -18,7 +18,7 @@ class Capabilities:
     enqueues_in_sql: bool
     """A message can be enqueued in a user's own database transaction."""
     wakes_others: bool
-    """A commit wakes who waits in another process. Whether that works here and now, `must_poll` says."""
+    """A commit wakes waiters in other processes. `must_poll` says whether that works in this process."""
     serves_many_processes: bool
     """Several serving processes may stand before one store."""
     migrates: bool

@@ -20,7 +20,7 @@ def at(delivered: Delivered) -> At:
 
 
 def released(deliveries: Sequence[Delivered]) -> list[Settlement]:
-    """What gives messages back, with no attempt used."""
+    """Settlements that release these deliveries, with no attempt used."""
     return [Settlement(token=each.token, lane=each.lane, offset=each.offset, report=Release()) for each in deliveries]
 
 
@@ -39,11 +39,14 @@ class LaneLease(msgspec.Struct, gc=False):
     messages: dict[int, Delivered]
 
 
+NO_LANES: dict[LaneId, LaneLease] = {}
+
+
 class Held:
     """The messages that one consumer holds, by the lane's lease that each is under."""
 
     def __init__(self) -> None:
-        self._leases: dict[tuple[LeaseToken, LaneId], LaneLease] = {}
+        self._leases: dict[LeaseToken, dict[LaneId, LaneLease]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -51,36 +54,41 @@ class Held:
         return self._count
 
     def __contains__(self, place: At) -> bool:
-        lease = self._leases.get(place[:2])
-        return lease is not None and place[2] in lease.messages
+        token, lane, offset = place
+        lease = self._leases.get(token, NO_LANES).get(lane)
+        return lease is not None and offset in lease.messages
 
     def __iter__(self) -> Iterator[At]:
-        return ((token, lane, offset) for (token, lane), lease in self._leases.items() for offset in lease.messages)
+        return ((token, lane, offset) for token, lane, lease in self._each() for offset in lease.messages)
 
     @property
     def tokens(self) -> Collection[LeaseToken]:
-        return {token for token, _ in self._leases}
+        return self._leases.keys()
 
     def deliveries(self) -> list[Delivered]:
-        return [each for lease in self._leases.values() for each in lease.messages.values()]
+        return [each for _, _, lease in self._each() for each in lease.messages.values()]
 
     def take(self, deliveries: Sequence[Delivered]) -> None:
         """A claim was answered."""
-        leases = self._leases
         for each in deliveries:
-            lease = leases.get((each.token, each.lane))
+            lanes = self._leases.get(each.token)
+            if lanes is None:
+                lanes = self._leases[each.token] = {}
+            lease = lanes.get(each.lane)
             if lease is None:
-                lease = leases[each.token, each.lane] = LaneLease(each.key is not None, each.expires_at, {})
+                lease = lanes[each.lane] = LaneLease(each.key is not None, each.expires_at, {})
             lease.messages[each.offset] = each
         self._count += len(deliveries)
 
     def drop(self, place: At) -> None:
         """One message is not held any more."""
-        lease = self._leases.get(place[:2])
-        if lease is not None and lease.messages.pop(place[2], None) is not None:
+        token, lane, offset = place
+        lanes = self._leases.get(token, NO_LANES)
+        lease = lanes.get(lane)
+        if lease is not None and lease.messages.pop(offset, None) is not None:
             self._count -= 1
             if not lease.messages:
-                del self._leases[place[:2]]
+                self._forget(token, lane)
 
     def forget(self, items: Sequence[Settlement]) -> None:
         """These messages are not held any more, whatever became of them."""
@@ -93,10 +101,8 @@ class Held:
 
     def settled(self, item: Settlement, answer: Settled) -> None:
         """Something was settled. Completing a message of a key completes what is before it; a lease's end drops all."""
-        if answer.verdict is None:
-            return
-        lease = self._leases.get((item.token, item.lane))
-        if lease is None:
+        lease = self._leases.get(item.token, NO_LANES).get(item.lane)
+        if lease is None or answer.verdict is None:
             return
         gone = [o for o in lease.messages if o <= item.offset] if lease.keyed else [item.offset]
         for offset in list(lease.messages) if answer.lease_ended else gone:
@@ -104,33 +110,43 @@ class Held:
 
     def expire(self, now: datetime) -> None:
         """Forget what is held under leases that are over by now."""
-        for lease in [lease for lease, held in self._leases.items() if held.expires_at <= now]:
-            self._forget(lease)
+        for token, lane in [(token, lane) for token, lane, lease in self._each() if lease.expires_at <= now]:
+            self._forget(token, lane)
 
     def next_end(self) -> datetime | None:
         """When a lease will be over, if nothing is heard of it."""
-        return min((held.expires_at for held in self._leases.values()), default=None)
+        return min((lease.expires_at for _, _, lease in self._each()), default=None)
 
     def extensions(self, lease: timedelta) -> list[Extension]:
         """What holds all leases for longer, and says that their messages have started."""
-        started: dict[LeaseToken, list[Place]] = {}
-        for token, lane, offset in self:
-            started.setdefault(token, []).append(Place(lane, offset))
-        return [Extension(token=token, lease=lease, started=tuple(places)) for token, places in started.items()]
+        return [
+            Extension(
+                token=token,
+                lease=lease,
+                started=tuple(Place(lane, offset) for lane, held in lanes.items() for offset in held.messages),
+            )
+            for token, lanes in self._leases.items()
+        ]
 
     def extended(self, extension: Extension, answer: Extended | Lost) -> Changes:
         """Note the answer to an extension. What is lost is not held any more."""
         token = extension.token
-        own = [lease for lease in self._leases if lease[0] == token]
+        lanes = self._leases.get(token, NO_LANES)
         if isinstance(answer, Lost):
-            lost = tuple((*lease, offset) for lease in own for offset in self._leases[lease].messages)
-            for lease in own:
-                self._forget(lease)
+            lost = tuple((token, lane, offset) for lane, held in lanes.items() for offset in held.messages)
+            for lane in list(lanes):
+                self._forget(token, lane)
             return Changes(lost=lost)
-        for lease in own:
-            self._leases[lease].expires_at = answer.expires_at
+        for held in lanes.values():
+            held.expires_at = answer.expires_at
         places = [(token, place.lane, place.offset) for place in answer.canceled]
         return Changes(canceled=tuple(place for place in places if place in self))
 
-    def _forget(self, lease: tuple[LeaseToken, LaneId]) -> None:
-        self._count -= len(self._leases.pop(lease).messages)
+    def _each(self) -> Iterator[tuple[LeaseToken, LaneId, LaneLease]]:
+        return ((token, lane, lease) for token, lanes in self._leases.items() for lane, lease in lanes.items())
+
+    def _forget(self, token: LeaseToken, lane: LaneId) -> None:
+        lanes = self._leases[token]
+        self._count -= len(lanes.pop(lane).messages)
+        if not lanes:
+            del self._leases[token]

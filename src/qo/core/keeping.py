@@ -1,11 +1,11 @@
-"""How long things are kept that no setting of a queue speaks of, and how often what is kept is looked at."""
+"""Retention times that are not settings of a queue, and how often housekeeping looks."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 
 KEEP_SETTLED = timedelta(minutes=10)
-"""What a token settled is known for so long after its last lease ended."""
+"""How long a token's settlements are kept after its last lease ended."""
 KEEP_NONCES = timedelta(hours=1)
 KEEP_TRACES = timedelta(days=7)
 CHECK_DEDUPE = timedelta(hours=1)
@@ -13,4 +13,4 @@ CHECK_DEDUPE = timedelta(hours=1)
 TIDY_AFTER = timedelta(seconds=60)
 """A lane that changed is looked at by housekeeping so long later, not sooner."""
 NOTE_CLAIMED = timedelta(hours=1)
-"""That a group claims is written down once in so long."""
+"""How often a group's activity is written down, at most."""

@@ -148,8 +148,8 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
 class Fail(msgspec.Struct, frozen=True):
     """It failed. Try again after the policy's rest, or after `after` if that is given.
 
-    `free` uses no attempt: it is not that it failed, but that it is to be tried later.
-    `limit` is how many attempts there may be, where that is not for the queue's policy to say.
+    `free` uses no attempt: the message did not fail, it is only to be tried later.
+    `limit` replaces the number of attempts that the queue's policy allows.
     """
 
     error: str = ""
@@ -167,7 +167,7 @@ class Fail(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Give it back. No attempt is used. In a keyed lane, `after_done` says that what was before it is done."""
+    """Give the message back; no attempt is used. `after_done`: the messages before it in a keyed lane are done."""
 
     after_done: bool = False
 
@@ -182,7 +182,7 @@ Report = Complete | Fail | Release | Bury
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """What is said about one claimed message, and the token that proves the right to say it."""
+    """A report about one claimed message, and the token that proves the right to settle it."""
 
     token: LeaseToken
     lane: LaneId
@@ -255,7 +255,7 @@ class AckByName(msgspec.Struct, frozen=True, kw_only=True):
     """What is said about a message of a keyed lane by its name there, as other systems acknowledge.
 
     It moves the group's progress: completing a message completes what is before it.
-    With a token it is fenced, as a settlement is; without, it is taken from anyone.
+    With a token the ack is fenced, as a settlement is; without one, it is accepted from any caller.
     """
 
     queue: str
@@ -279,7 +279,7 @@ class AckAnswer(StrEnum):
 class Acked(msgspec.Struct, frozen=True, gc=False):
     """The answer to one ack by name; the verdict where there is one; whether its lane's lease is over.
 
-    `stale`: it came with a token whose lease has ended, or that never was one's.
+    `stale`: the ack's token belongs to a lease that has ended, or to none.
     """
 
     answer: AckAnswer

@@ -230,7 +230,7 @@ Pushed = Stored | Duplicate | Refused
 def repeats_in(messages: Sequence[NewMessage]) -> Mapping[int, int]:
     """Which messages of a batch have the id of an earlier one: their numbers, each with that of the first.
 
-    In a batch an id stands for the first message that has it: another one is that message, said again, or is refused.
+    A later message of a batch with the same id is refused, unless it is a repeat of the first.
     """
     if len({message.id for message in messages}) == len(messages):
         return {}

@@ -54,7 +54,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 def as_of(job: Job, now: datetime) -> Job:
     """How a job stands at that time, from what is stored: a lease that has run out holds nothing.
 
-    What goes on has no end, though after a seek the outcome of the first time is still there.
+    A job that is not finished shows no outcome, though one from before a seek may be stored.
     """
     if job.state is None or job.state.finished:
         return job
@@ -168,7 +168,8 @@ class QueueOverview(msgspec.Struct, frozen=True, kw_only=True):
     waiting    messages that are to be delivered, now or later
     running    delivered and not yet settled, under leases that live
     failed     dead letters
-    rate_in    messages that entered the queue's lanes in the last minute, of the newest ones that a read looks at
+    rate_in    about how many messages entered the queue's lanes in the last minute, of the newest ones; on PostgreSQL
+               without lanes that housekeeping has looked at since
     rate_out   messages whose leases ended in the last minute, of as many leases
     """
 

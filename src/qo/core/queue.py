@@ -129,7 +129,7 @@ class QueueSettings:
         return self.changed(changes).sealed_from(now)
 
     def sealed_from(self, now: datetime) -> QueueSettings:
-        """These settings, as of now: since when payloads are sealed is known as long as they are."""
+        """These settings with `sealed_since` set while `encrypt` is on, and None while it is off."""
         if self.encrypt == (self.sealed_since is not None):
             return self
         return replace(self, sealed_since=now if self.encrypt else None)

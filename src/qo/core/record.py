@@ -1,4 +1,4 @@
-"""Records: what is arranged rather than moved. Tokens, schedules and the like are records of a kind.
+"""Records: small values that are not messages. Tokens, schedules and the like are records of a kind.
 
 A change names the version that it is about, so two processes that read the same
 record cannot both change it. A record that is made anew never has a version that
@@ -78,7 +78,7 @@ def version_of(change: RecordChange, found: int, now_micros: int) -> int | None:
 
 
 def why_not(change: RecordChange, found: int) -> str:
-    """What stands in the way of a change that expected another version."""
+    """Why a change that expected another version failed, as text."""
     record = f"{change.kind} '{change.name}'"
     if found == ABSENT:
         return f"{record} does not exist"

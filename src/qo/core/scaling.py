@@ -21,7 +21,7 @@ SCALE_INTERVAL_MS = 1000
 SCALE_DOWN_SECONDS = 30.0
 DRAIN_SECONDS = 10.0
 RATE_DECAY = 0.9
-"""What a worker was seen to do is believed less with each look."""
+"""By how much an older measurement of a worker's rate shrinks with each look."""
 DEMAND_LANES = 10_000
 """Demand is counted over so many lanes at most; more would not change the answer."""
 

@@ -128,7 +128,7 @@ class Store(Protocol):
         ...
 
     async def tidy(self) -> datetime | None:
-        """Remove a bounded amount of what need not be kept. Answers when to come again; None: nothing to come."""
+        """Remove a bounded amount of data that need not be kept. Answers when to call again; None: no need."""
         ...
 
     async def others_wrote(self) -> bool:
@@ -140,11 +140,11 @@ class Store(Protocol):
         ...
 
     async def start_listening(self) -> None:
-        """Someone is going to wait: be ready to hear of other processes' commits. Then `must_poll` is known."""
+        """Listen for other processes' commits, because a call is going to wait. Afterwards `must_poll` is known."""
         ...
 
     async def verify(self) -> None:
-        """Make sure that hints still come; if they do not, listen anew, and have everyone look again."""
+        """Make sure that hints still come; if they do not, listen anew and wake every waiter."""
         ...
 
     def store_now(self) -> datetime:
@@ -178,7 +178,7 @@ class Store(Protocol):
 
 
 class Admin(Protocol):
-    """The verbs that arrange things. A nonce makes each safe to repeat within an hour, as it does a push."""
+    """The verbs that administer queues, groups and dead letters. A nonce makes each safe to repeat within an hour."""
 
     async def configure(self, queue: str, changes: Mapping[str, Any], *, nonce: str | None = None) -> QueueSettings:
         """Create the queue if need be and change some of its settings; answers all of them."""
@@ -199,7 +199,7 @@ class Admin(Protocol):
     async def create_group(
         self, queues: Sequence[str] | Filter, group: str, start: Start, *, nonce: str | None = None
     ) -> bool:
-        """Register a group; the first registration wins. Whether this one did, anywhere."""
+        """Register a group; the first registration wins. Answers whether this call registered it in any queue."""
         ...
 
     async def delete_group(self, queue: str, group: str, *, nonce: str | None = None) -> bool:
@@ -244,7 +244,7 @@ class Wires(Protocol):
         ...
 
     async def reconfigure(self, queue: str, change: Callable[[QueueSettings | None], Mapping[str, Any]]) -> QueueInfo:
-        """Change settings by what they are (None: the queue is new), in one commit."""
+        """Change settings with a function of the present ones (None: the queue is new), in one commit."""
         ...
 
     async def named_message(self, queue: str, key: str, name: str) -> NamedMessage | None:
@@ -260,7 +260,7 @@ class Wires(Protocol):
         ...
 
     async def drop_filters(self, group: str) -> int:
-        """Have a group join no more queues through filters. Through how many it would have."""
+        """Remove the filters through which a group joins queues. Answers how many there were."""
         ...
 
     async def add_trace(self, trace: Trace) -> None: ...
@@ -279,7 +279,7 @@ class Wires(Protocol):
 
 
 class Records(Protocol):
-    """What is arranged rather than moved: values under names, each of a kind. Units change them, too."""
+    """Small values that are not messages, by kind and name. Units change them, too."""
 
     async def record(self, kind: str, name: str) -> Record | None: ...
 
@@ -316,15 +316,15 @@ class Access(Protocol):
         ...
 
     async def remove_token(self, id: str) -> bool:
-        """It opens nothing any more. Whether there was one."""
+        """Revoke a token. Answers whether it existed."""
         ...
 
 
 class Workers(Protocol):
-    """Who works, as they say it. An idle worker says nothing: the process that it registered through vouches for it."""
+    """The registry of workers. An idle worker sends no heartbeat: the process it registered through vouches for it."""
 
     async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> bool:
-        """Register workers, or hear from them again. Whether this process vouches for them without being told again."""
+        """Register workers, or note heartbeats. Answers whether this process vouches for them while they are idle."""
         ...
 
     async def adopt(self, id: str) -> bool:
@@ -332,11 +332,11 @@ class Workers(Protocol):
         ...
 
     async def disown(self, ids: Sequence[str]) -> None:
-        """Vouch for them no longer."""
+        """Stop vouching for these workers."""
         ...
 
     async def deregister(self, ids: Sequence[str]) -> None:
-        """They have stopped."""
+        """Remove workers that have stopped from the registry."""
         ...
 
     async def workers(self) -> Sequence[WorkerInfo]:
@@ -394,7 +394,7 @@ class Engine(Store, Admin, Records, Workers, Inspect, Protocol):
 
 
 class Broker(Protocol):
-    """What stands before a store, in its process or behind a server: what clients and workers hold."""
+    """What clients and workers call: a broker in this process, or one behind a server."""
 
     @property
     def admin(self) -> Admin: ...

@@ -1,4 +1,4 @@
-"""Workers as a store knows them: what they say of themselves, whether they live, and what none of them takes."""
+"""The registry of workers: their heartbeats, whether they are alive, and the kinds that none of them takes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class WaitingKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unserved(waiting: Iterable[WaitingKind], workers: Collection[WorkerInfo], now: datetime) -> tuple[WaitingKind, ...]:
-    """Those that have waited for long, and that no worker takes which may live."""
+    """The kinds that have waited for long and that no worker takes, except workers that are gone."""
     living = [each for each in workers if each.state is not WorkerState.GONE]
     return tuple(
         each

@@ -26,7 +26,7 @@ log = logging.getLogger("qo.manager")
 
 FIRST_REST_SECONDS, LONGEST_REST_SECONDS = 1.0, 30.0
 STEADY_SECONDS = 60.0
-"""A worker that lived for so long did not die of its start."""
+"""A worker that lived for so long started well: its death begins the backoff anew."""
 KILL_AFTER_SECONDS = 10.0
 """Beyond its grace period."""
 
@@ -91,7 +91,7 @@ class Manager:
     # Looking
 
     async def _look(self, before: Demand | None) -> Demand | None:
-        """What there is to do; None: something happened to a worker meanwhile, or to the store."""
+        """The demand; None: a worker ended or stopped meanwhile, or the store failed."""
         try:
             if before is not None and before.depth:
                 await self._rest(self._settings.scale_interval_ms / 1000)
@@ -156,7 +156,7 @@ class Manager:
 
     @property
     def _missing(self) -> int:
-        """Those that stop are there until they have: `max_count` holds for them, too."""
+        """How many workers to start. Workers that are stopping still count towards `max_count`."""
         room = self._settings.max_count - len(self._children)
         return max(0, min(self._wanted - len(self.working), room))
 

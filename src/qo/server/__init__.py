@@ -1,7 +1,7 @@
 """The server: HTTP in front of one broker.
 
 A request comes in through `protocol` (which cuts off who is too slow or too
-large), is given to `app`, finds its `route`, passes the `gate`, and is handled
+large), is given to `app`, finds its `route`, passes the `authenticator`, and is handled
 by a function in `routes` that translates it into a call of the broker and the
 answer back. What the server promises is the broker's to keep; routes stay thin.
 

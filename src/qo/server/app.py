@@ -1,4 +1,4 @@
-"""The ASGI application: finds the route, passes the gate, answers, and tells errors as problems."""
+"""The ASGI application: finds the route, identifies the caller, answers, and writes errors as problems."""
 
 from __future__ import annotations
 

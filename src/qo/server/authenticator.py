@@ -1,4 +1,4 @@
-"""The gate: who is calling, and may they."""
+"""The authenticator: who is calling, and what the caller may do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all routes share: the broker, the gate, the limits, and who waits."""
+"""What all routes share: the broker, the authenticator, the limits, and the requests that wait."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class ServerContext:
         return answer
 
     async def check_leases(self, request: Request, lanes: Sequence[int], tokens: Sequence[str] = ()) -> None:
-        """What a lease's token proves is a right in its queue: who is limited to some queues must reach that one."""
+        """A lease's token gives a right in one queue: a caller that is limited to some queues must reach that queue."""
         request.allow(CONSUMER, [])
         if request.caller.is_limited:
             request.allow(CONSUMER, await self.broker.queues_of(lanes, tokens))

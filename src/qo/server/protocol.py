@@ -24,7 +24,7 @@ from qo.server.settings import LimitSettings
 log = logging.getLogger("qo.server")
 
 CYCLE, CONNECTION = "qo.cycle", "qo.connection"
-"""Where a request's scope has its place on the connection, and that, so that its answer can be written at once."""
+"""Keys in a request's scope: its response cycle and its connection, so that its answer can be written at once."""
 LINGER_SECONDS = 5.0
 LINGER_BYTES = 64 * 1024 * 1024
 """For how long, and how much, a client that was answered before it had said all is heard out."""
@@ -229,7 +229,7 @@ class Patient(HttpToolsProtocol):
         self._refuse(HTTPStatus.BAD_REQUEST)
 
     def _expect(self) -> None:
-        """A request must have arrived by then."""
+        """Start the timer within which a request must arrive."""
         self._arriving = self.loop.call_later(self.limits.request_seconds, self._too_slow)
 
     def _too_slow(self) -> None:

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
+
 from qo.core.held import Held
 from qo.core.lease import Delivered, Extended, Extension, LeaseToken, Lost, Settled, Settlement
 
@@ -63,7 +65,7 @@ class Streams:
             self._by_token.pop(token, None)
 
     def sent(self, stream: Stream, deliveries: Sequence[Delivered]) -> None:
-        stream.held.take(deliveries)
+        stream.held.take([msgspec.structs.replace(each, payload=b"", headers={}) for each in deliveries])
         for token in {each.token for each in deliveries}:
             self._by_token[token] = stream
 

@@ -38,7 +38,7 @@ class Remembered(msgspec.Struct):
 
 
 def batch_of(messages: Sequence[NewMessage]) -> str:
-    """What a push is, whenever it is said: ids and due times are made anew each time."""
+    """A digest that is the same each time a push is made: without ids and due times, which differ each time."""
     return _digest("push", *_contents(messages))
 
 
@@ -113,7 +113,7 @@ def _answer(kept: tuple[str, bool]) -> Pushed:
 
 
 def others_id() -> Invalid:
-    """A message that comes under the id of another one is not that one's repeat."""
+    """The error of a message that has the id of another message, and is not a repeat of it."""
     return Invalid("id", "is that of another message; each needs its own")
 
 

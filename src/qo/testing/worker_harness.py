@@ -57,7 +57,7 @@ class Harness:
         broker, drained = self.client.broker, Drained()
         holder = Holder(broker, DEFAULT_LEASE)
         with ThreadPoolExecutor(4) as threads:
-            runner = Runner(threads, middleware=worker.all_middleware)
+            runner = worker.runner(threads)
             while True:
                 answer = await broker.claim(_want(worker))
                 if isinstance(answer, Claimed):

@@ -1,7 +1,7 @@
 """Workers: they claim what they have free slots for, run tasks, and settle.
 
 Two event loops. Tasks run on the user's: async ones there, sync ones in threads,
-`cpu` ones in processes. The machinery runs on a loop in a thread of its own:
+`cpu` ones in processes. The fetcher runs on a loop in a thread of its own:
 claims, settles, and the keeping of leases. So a task that blocks the user's loop
 does not lose its lease. Between the two things are handed over in batches.
 

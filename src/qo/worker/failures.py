@@ -28,7 +28,7 @@ POLICY_PATIENCE_SECONDS = 2.0
 class FailureLines:
     """Writes them. The queue's own policy is asked for when something fails under it, and kept for a minute.
 
-    Whoever tells of a failure waits for nothing: a line that needs a policy is written when that was read.
+    `tell` never waits: a line that needs the queue's policy is written once the policy was read.
     """
 
     def __init__(self, broker: Broker) -> None:

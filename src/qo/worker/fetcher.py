@@ -300,7 +300,7 @@ class Fetcher:
     async def _settle_and_claim(
         self, items: Sequence[Settlement], refill: int
     ) -> tuple[Sequence[Settled], Sequence[Claimed]]:
-        """Settle, however long that takes: what is not said in time is lost, and told so.
+        """Settle, however long that takes. A message that is not settled in time is answered as lost.
 
         Each try claims on under tokens of its own, because the one before may have been made; and after one that was
         refused, it only settles.

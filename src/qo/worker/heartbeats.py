@@ -44,7 +44,7 @@ class Heartbeats:
     async def run(
         self, every_seconds: float, holds_something: Callable[[], bool], registered: Callable[[], None]
     ) -> None:
-        """Register; then tell how it is while it holds something, and once when it does not any more.
+        """Register; then send heartbeats while the worker holds messages, and one more when it holds none.
 
         Where the store does not know by itself that the worker lives, it is told again and again.
         """
@@ -69,7 +69,7 @@ class Heartbeats:
             return False
 
     async def _send(self) -> bool:
-        """Whether it is known from now on that this worker lives, without its saying so."""
+        """Send a heartbeat. Answers whether a process vouches for this worker from now on while it is idle."""
         try:
             return await self._broker.workers.heartbeat([self._now()])
         except QoError as error:

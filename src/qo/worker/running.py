@@ -97,8 +97,10 @@ class Runner:
         processes: Processes | None = None,
         occupied: Callable[[int], None] | None = None,
         middleware: Sequence[RunMiddleware] = (),
+        hooks: RunMiddleware | None = None,
     ) -> None:
         self._invoke = around_runs(middleware, self._invoke_task)
+        self._run = self._encoded if hooks is None else around_runs([hooks], self._encoded)
         self._threads = threads
         self._processes = processes
         self._occupied = occupied or (lambda _: None)
@@ -110,14 +112,27 @@ class Runner:
         """What became of the message. Raises nothing but cancellation."""
         try:
             if is_traced():
-                run = partial(self._invoke, task, context)
+                run = partial(self._run, task, context)
                 result = await processing(context.message, run, lambda error: not isinstance(error, Snooze))
             else:
-                result = await self._invoke(task, context)
-            return DONE if result is None else Complete(_kept(task, result, context))
+                result = await self._run(task, context)
+            return DONE if result is None else Complete(result)
         except Exception as error:  # noqa: BLE001 - a user's task, and middleware, may raise anything
             context.error = error.__cause__ if isinstance(error, UnusablePayload) else error
             return report_of(error, task, context.attempt)
+
+    async def _encoded(self, task: Task, context: Context) -> bytes | None:
+        """The result as it is kept, after the user's middleware and before the hooks have seen the run."""
+        result = await self._invoke(task, context)
+        if result is None:
+            return None
+        try:
+            return result_bytes(result)
+        except Invalid as error:
+            problem = error.problem.partition(";")[0]
+            raise UnusableResult(
+                f"task '{task.name}' ran, but its result {problem}; return plain data or None"
+            ) from None
 
     async def _invoke_task(self, task: Task, context: Context) -> Any:
         try:
@@ -128,14 +143,10 @@ class Runner:
         await context.check_lease()
         call = task.bound(payload, context)
         if task.is_simple:
-            result = await call()
-        elif task.concurrency is None:
-            result = await self._call(task, call, context)
-        else:
-            result = await self._limited(task, call, context)
-        if result is not None:
-            context.encoded = result, _kept(task, result, context)
-        return result
+            return await call()
+        if task.concurrency is None:
+            return await self._call(task, call, context)
+        return await self._limited(task, call, context)
 
     async def _limited(self, task: Task, call: Callable[[], Any], context: Context) -> Any:
         """Not more at once than the task allows; a thread that is left behind still counts."""
@@ -227,17 +238,6 @@ def _once_ended(job: Future[Any], then: Callable[[], None]) -> None:
 
 
 DONE = Complete()
-
-
-def _kept(task: Task, result: Any, context: Context) -> bytes | None:
-    """The result as it is kept."""
-    if context.encoded is not None and context.encoded[0] is result:
-        return context.encoded[1]
-    try:
-        return result_bytes(result)
-    except Invalid as error:
-        problem = error.problem.partition(";")[0]
-        raise UnusableResult(f"task '{task.name}' ran, but its result {problem}; return plain data or None") from None
 
 
 def report_of(error: BaseException, task: Task, attempt: int) -> Report:

@@ -186,8 +186,6 @@ class Context:
     """What the task raised, if it did."""
     thread: Future[Any] | None = None
     """What goes on with the task in a thread, after its message was settled."""
-    encoded: tuple[Any, bytes | None] | None = None
-    """The task's result, and the same as it is kept."""
     lost: bool = False
     """Whether its lease was lost: the message is another's now."""
     _logger: MessageLogger | None = None
@@ -217,7 +215,7 @@ class Context:
     def give_up(self, *, lost: bool = False) -> None:
         """The worker says that it should stop."""
         self._cancelled = True
-        self.lost = lost
+        self.lost = self.lost or lost
 
     async def check_lease(self) -> None:
         """Before the task starts: make sure of the lease, if it may have ended. If it has, this is canceled."""

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self, TypeVar, overload
@@ -66,7 +66,7 @@ class Worker:
 
     `where` is a store or server by its URL, and `queues` names what to take from. Without one it is
     the configured store (QO_STORE, qo.toml), read when the worker runs. Or it is a `Queue` of a client
-    that is open, whose loop the machinery then shares.
+    that is open, whose loop the fetcher then shares.
     """
 
     def __init__(
@@ -179,11 +179,13 @@ class Worker:
         self._middleware.append(checked("middleware", function))
         return function
 
-    @property
-    def all_middleware(self) -> Sequence[RunMiddleware]:
-        """The hooks, and what was given."""
+    def runner(
+        self, threads: Executor, processes: Processes | None = None, occupied: Callable[[int], None] | None = None
+    ) -> Runner:
+        """What runs its tasks, with its middleware and hooks around them."""
         hooked = any(self._hooks[event] for event in ("success", "failure"))
-        return [calling_hooks(self.call_hooks), *self._middleware] if hooked else list(self._middleware)
+        hooks = calling_hooks(self.call_hooks) if hooked else None
+        return Runner(threads, processes, occupied, self._middleware, hooks)
 
     async def run(self, options: WorkerRunOptions | None = None) -> Ran:
         """Work until told to stop: by `stop()`, or by a signal if the options say so.
@@ -272,7 +274,7 @@ def _name_of(function: Any) -> str:
 
 
 def _log_end(run: asyncio.Task[Ran]) -> None:
-    """Whoever awaits it hears of this when the application ends; the log, at once."""
+    """Log at once why the worker ended: the code that awaits it learns that only when the application ends."""
     if not run.cancelled() and (error := run.exception()) is not None:
         log.error("the worker has ended: %s", error, exc_info=error)
 
@@ -313,10 +315,10 @@ class Run:
             stack.callback(threads.shutdown, wait=False, cancel_futures=True)
             processes = Processes(options.processes)
             stack.callback(processes.close)
-            self._runner = Runner(threads, processes, self._occupy, worker.all_middleware)
             self._take_signals(stack)
             async with exposed(self._gauges.registry, options.metrics_port):
                 await worker.call_hooks("start")
+                self._runner = worker.runner(threads, processes, self._occupy)  # these hooks may register others
                 try:
                     await self._work()
                 finally:
@@ -328,7 +330,7 @@ class Run:
             self._fetcher.occupy_soon(change)
 
     async def _work(self) -> None:
-        """Whoever cancels this has it stop now: what runs is given back before it ends."""
+        """Run until stopped. If this task is cancelled, the worker stops now, and first gives back what runs."""
         where = self._worker.where
         working = asyncio.ensure_future(
             self._machine(where.broker)
@@ -378,7 +380,7 @@ class Run:
         if self._fetcher is not None:
             self._fetcher.stop_soon(now=now)
 
-    # From the machinery's thread
+    # From the fetcher's thread
 
     def registered(self) -> None:
         self._loop.call_soon_threadsafe(self.works.set)
@@ -428,7 +430,7 @@ class Run:
         self._fetcher.done(Finished(delivered, report, started, seconds, context.error))
 
     async def _ended(self) -> None:
-        """Nothing of the user's is left running, or known to be."""
+        """Cancel the tasks that still run, and log those that go on in threads."""
         left = [task for task, _ in self._running.values()]
         for task in left:
             task.cancel()

@@ -1,4 +1,4 @@
-"""front: the broker's calls, made to a server."""
+"""broker: the broker's calls, made to a server."""
 
 from __future__ import annotations
 

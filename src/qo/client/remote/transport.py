@@ -160,7 +160,7 @@ class Transport:
             await asyncio.sleep(pause)
 
     async def close(self) -> None:
-        """Those who wait are told so. Calls that are under way go out, and the last words of who was just cancelled."""
+        """End waiting calls with `Closed`. Calls under way, and releases by callers just cancelled, are still sent."""
         self._closing = True
         for task in self._waiting:
             task.cancel()
@@ -194,7 +194,7 @@ class Transport:
         return answer
 
     def _leave(self, server: int) -> None:
-        """Others may have left it before us."""
+        """Change to the next server, unless another call has done so already."""
         if self._current == server and len(self._addresses) > 1:
             self._current = (server + 1) % len(self._addresses)
             log.info("leaving %s for %s", self._addresses[server], self._addresses[self._current])

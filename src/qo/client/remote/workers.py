@@ -31,7 +31,7 @@ class RemoteWorkers:
         return kept
 
     async def adopt(self, id: str) -> bool:
-        """The server vouches for whoever waits at it."""
+        """Whether the worker is registered. The server itself vouches for workers whose claims wait there."""
         return any(each.id == id for each in await self.workers())
 
     async def disown(self, ids: Sequence[str]) -> None:

@@ -26,7 +26,7 @@ from qo.stores.postgres.push import lapsing
 T = TypeVar("T")
 
 UNSEALED_GRACE = timedelta(minutes=10)
-"""Pushes that are under way do not see yet that a queue seals its payloads: so long what is not sealed is delivered."""
+"""How long unsealed messages are delivered after `encrypt` was switched on, because pushes under way do not see it."""
 
 
 async def once(

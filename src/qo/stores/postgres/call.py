@@ -50,13 +50,13 @@ class Call:
         self.keys = Keys(key, self.sql, self.run)
         self.pool = Pool(address)
         self.short_paths = short_paths
-        """Whether what says little may take the functions that are made for it; off, the general ones take all."""
+        """Whether common cases use their short functions; off, the general functions handle everything."""
         self._clock = clock
         self._draw = draw
         self._probe = probe
         self._bound: Connection | None = None
         self.heard: Callable[[Hint], None] = lambda _: None
-        """Who is told of hints in this process."""
+        """The callback for hints in this process."""
         self.asked: dict[tuple[tuple[str, ...], str], float] = {}
         """When what time has changed was last looked for, by queues and group."""
         self.listener = Listener(self.pool, self.hint)
@@ -90,7 +90,7 @@ class Call:
         self.heard(hint)
 
     def on(self, connection: Connection) -> Self:
-        """The same with all that is said on one connection: inside a transaction that is under way."""
+        """A copy that makes all its calls on one connection, inside a transaction that is under way."""
         bound = copy.copy(self)
         bound._bound = connection  # noqa: SLF001 - a copy of this object
         return bound

@@ -186,7 +186,7 @@ def _want_fields(want: Want) -> dict[str, Any]:
 async def delivered(
     call: Call, rows: Sequence[Any], wants: Sequence[Want], *, alone: bool = False
 ) -> list[Claimed | Nothing]:
-    """Each want's deliveries. What cannot be opened is buried, and whoever got nothing else claims again.
+    """Each want's deliveries. Messages that cannot be opened are buried; a want that got nothing else claims again.
 
     What this process has not got the key for goes back. `alone`: one claim and nothing beside it, which is then told so
     with an error; others are told that there is nothing for a while, and the log says why.
@@ -291,7 +291,7 @@ async def _set_aside(call: Call, aside: Sequence[Aside], wants: Sequence[Want]) 
 
 
 async def _claimed_instead(call: Call, want: Want) -> Claimed | Nothing:
-    """Under another token: this one has had its lease."""
+    """Claim again for a want, under a new token: the old one has been used for a lease."""
     other = msgspec.structs.replace(want, token=LeaseToken(f"{want.token}-{secrets.token_hex(4)}"))
     [answer] = await claim(call, [other])
     return answer

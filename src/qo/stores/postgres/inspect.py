@@ -44,7 +44,7 @@ LIST_STEP = 1000
 
 
 async def _rows(call: Call, sql: str, *values: Any) -> list[Any]:
-    rows: list[Any] = await call.pool.call(lambda connection, _: connection.fetch(sql, *values))
+    rows: list[Any] = await call.run("inspect", lambda connection, _: connection.fetch(sql, *values))
     return rows
 
 

@@ -1,7 +1,7 @@
 """Hints after a commit: a keyed lane whose lease has ended may have more, of the same kind as before.
 
-Whoever else waits for it knows when that lease would have run out, so the hint only
-beats a known time, and need not be part of the commit: it is told in this process
+Other waiters know when that lease would have run out, so the hint only
+comes before a known time, and need not be part of the commit: it is sent in this process
 at once, and to others a moment later, one notification for all that has gathered.
 """
 
@@ -21,7 +21,7 @@ LANES_LIMIT = 100_000
 
 
 class LateHints:
-    """Which queue a lane is of, as far as this process claimed from it; and what others are to be told."""
+    """The queues of lanes that this process claimed from, and the queues to notify other processes of."""
 
     def __init__(
         self,

@@ -108,7 +108,7 @@ class Pool:
         self._opening = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._called = 0
-        """Those whose turn it is, and who have not come yet: a call that comes just now must not be quicker."""
+        """Calls whose turn it is and that have not run yet: a call that arrives just now must not overtake them."""
 
     def connect_arguments(self) -> dict[str, Any]:
         arguments: dict[str, Any] = {

@@ -12,7 +12,6 @@ import asyncpg
 
 from qo.core.errors import QueueFull, TooLarge
 from qo.core.message import (
-    DedupeScope,
     Duplicate,
     MessageId,
     NewMessage,
@@ -54,14 +53,14 @@ async def push_on(call: Call, connection: Connection, messages: Sequence[NewMess
     if repeats:
         answers, woke = await push_on(call, connection, without(messages, repeats), again)
         return with_repeats(messages, repeats, answers), woke
-    short = call.short_paths and not again
-    if short and all(map(_is_plain, messages)) and await _push_plain(call, connection, messages):
+    if (
+        call.short_paths
+        and not again
+        and all(map(_is_plain, messages))
+        and await _push_plain(call, connection, messages)
+    ):
         return [Stored(message.id) for message in messages], True
-    if short and all(map(_is_named, messages)):
-        answers = await _push_named(call, connection, messages)
-        if answers:
-            return answers, True
-    return await _push_any(call, connection, messages), True
+    return await _push_any(call, connection, messages, again), True
 
 
 def _is_plain(message: NewMessage) -> bool:
@@ -74,32 +73,6 @@ def _is_plain(message: NewMessage) -> bool:
         and message.ttl is None
         and message.dedupe is None
     )
-
-
-def _is_named(message: NewMessage) -> bool:
-    """Whether it has a name in its keyed lane, and nothing to say beside that and its headers."""
-    if message.key is None or message.dedupe is None or message.ttl is not None:
-        return False
-    if message.due_at is not None or message.delay is not None:
-        return False
-    return message.dedupe.as_queue and message.dedupe.scope is DedupeScope.LANE
-
-
-async def _push_named(call: Call, connection: Connection, messages: Sequence[NewMessage]) -> list[Pushed]:
-    """No answers: it was not possible, and nothing was done."""
-    queues, keys, kinds, priorities, ids, payloads, headers, *_ = _any_columns(messages)
-    names = [message.dedupe.key for message in messages if message.dedupe is not None]
-    own = list({message.queue for message in messages if message.new_queue is not None})
-    said = queues, keys, names, kinds, priorities, ids, payloads, headers, own
-    while True:
-        try:
-            async with undone_on_error(connection):
-                rows = await connection.fetch(call.sql.push_named, *said, call.now)
-            return [_answer(message, row) for message, row in zip(messages, rows, strict=False)]
-        except asyncpg.UniqueViolationError:
-            return []  # an id is known: this push was made before, or is being made
-        except asyncpg.PostgresError as error:
-            await _made_ready(call, connection, messages, error)
 
 
 async def _push_plain(call: Call, connection: Connection, messages: Sequence[NewMessage]) -> bool:
@@ -116,7 +89,7 @@ async def _push_plain(call: Call, connection: Connection, messages: Sequence[New
 
 
 async def _push_one(call: Call, connection: Connection, one: NewMessage) -> bool:
-    """Whether its lane is there and it is known to be new; else nothing was done."""
+    """Push one plain message. Answers whether that was possible; if not, nothing was done."""
     done: bool = await connection.fetchval(
         call.sql.push_one, one.queue, one.kind, one.priority, one.id, one.payload, call.now
     )
@@ -177,19 +150,19 @@ def _runs(ids: list[MessageId]) -> list[tuple[bytes, bytes, int]]:
     return found
 
 
-async def _push_any(call: Call, connection: Connection, messages: Sequence[NewMessage]) -> list[Pushed]:
-    """Push, doing first what the server says must come first."""
+async def _push_any(call: Call, connection: Connection, messages: Sequence[NewMessage], look: bool) -> list[Pushed]:
+    """Push, doing first what the server says must come first. `look`: some of them may have been pushed before."""
     tried_again = False
     said: Sequence[NewMessage] = messages
     while True:
         own = list({message.queue for message in said if message.new_queue is not None})
-        pushing = partial(connection.fetch, call.sql.push_any, *_any_columns(said), own, call.now)
+        pushing = partial(connection.fetch, call.sql.push_any, *_any_columns(said), own, look, call.now)
         try:
             rows = await lapsing(call, connection, pushing)
         except asyncpg.UniqueViolationError:  # a first try was under way still, and was made after all
             if tried_again:
                 raise
-            tried_again = True
+            tried_again, look = look, True
         except asyncpg.PostgresError as error:
             said = await _made_ready(call, connection, said, error)
         else:

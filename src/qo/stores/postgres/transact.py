@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+from operator import attrgetter
 from typing import Any
 
 import asyncpg
@@ -64,7 +65,9 @@ async def _once(call: Call, connection: Connection, unit: Unit) -> Done | Undone
 
 async def _do(call: Call, connection: Connection, unit: Unit) -> Done:
     versions = await change_on(call, connection, unit.records) if unit.records else []
-    for each in unit.removed_groups:
+    for each in sorted(
+        set(unit.removed_groups), key=attrgetter("queue", "group")
+    ):  # so that no two wait for each other
         with contextlib.suppress(NotFound):
             await delete_group(call.on(connection), each.queue, each.group)
     await _lock(call, connection, unit)

@@ -43,7 +43,7 @@ def _cancel(tx: Transaction, id: MessageId, group: str) -> CancelAnswer:
 
 
 def _cancel_intake(tx: Transaction, id: MessageId, queue: QueueRow, group: str) -> CancelAnswer:
-    """Nobody has seen it: it goes for every group."""
+    """Cancel a message in intake, for every group: no group has seen it."""
     if group != DEFAULT_GROUP:
         return CancelAnswer.NOT_FOUND
     if queue.settings.history is History.NONE:

@@ -1,6 +1,6 @@
 """claim: lease ready messages, higher priority first, then oldest head.
 
-A want is served from one or more sources, a front being a group in a queue. The
+A want is served from one or more sources, a source being a group in a queue. The
 best lane of all sources is taken from first, as far as the want has room, then
 the next best.
 """

@@ -1,4 +1,4 @@
-"""demand: what there is to do, for who decides how many should do it."""
+"""demand: how much work there is, to decide how many workers there should be."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Ear(NamedTuple):
 
 
 class Ears:
-    """Those on one file. Changed and read from any thread."""
+    """The listeners on one file. Changed and read from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def ears_of(path: str) -> Ears:
-    """Of a file, by whatever path. A store in memory is nobody else's."""
+    """The listeners on a file, whatever path names it. A store in memory shares them with no other engine."""
     if path == MEMORY:
         return Ears()
     with _lock:

@@ -92,9 +92,9 @@ def utc_now() -> datetime:
 
 
 class Patience:
-    """What a writer does while another process writes: it tries again every millisecond or so, for so long.
+    """SQLite's busy handler: while another process writes, try again about every millisecond, up to a limit.
 
-    SQLite's own way waits longer each time, up to 100 ms: whoever has waited long then hardly ever meets the moment
+    SQLite's own handler waits longer each time, up to 100 ms: a writer that waited long then hardly ever meets the gap
     between two commits of others, and gets next to nothing of the work.
     """
 

@@ -102,5 +102,5 @@ def verdict_of(end: fate.Fate) -> Verdict:
 
 
 def starts_at_once(tx: Transaction, owner: str) -> bool:
-    """Whether whoever claimed is a registered worker: it starts what it claims at once, and need not say so."""
+    """Whether the owner is a registered worker, which starts what it claims at once and need not say so."""
     return bool(owner) and tx.row("SELECT 1 FROM workers WHERE id = ?", owner) is not None

@@ -37,7 +37,7 @@ def this_process() -> Process:
 
 
 def heartbeat(tx: Transaction, heartbeats: Sequence[Heartbeat]) -> bool:
-    """Write down what workers say; this process vouches for them until it lets them go. It need not be said again."""
+    """Write heartbeats down. True: this process vouches for these workers, until it disowns them."""
     keeper = this_process()
     for each in heartbeats:
         tx.run(SQL.heartbeat, each.id, _encode(each).decode(), tx.now, *keeper)

@@ -5,10 +5,7 @@ SELECT qo.push_one($1, $2, $3, $4, $5, $6);
 SELECT qo.push_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- name: push_any
-SELECT answer, other FROM qo.push_any($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
-
--- name: push_named
-SELECT answer, other FROM qo.push_named($1, $2, $3, $4, $5, $6, $7, $8, $9, $10);
+SELECT answer, other FROM qo.push_any($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
 
 -- name: nonce
 SELECT answer FROM qo.nonces WHERE nonce = $1;
@@ -427,7 +424,7 @@ SELECT * FROM (SELECT * FROM due ORDER BY due_at, name) d
 UNION ALL SELECT NULL, NULL, NULL, (SELECT min(due_at) FROM qo.records WHERE kind = $1 AND due_at > (SELECT now FROM clock)), NULL;
 
 -- name: heartbeat
--- Primary key. Whoever is gone for long is forgotten.
+-- Primary key. Workers that are gone for long are removed.
 WITH now AS (SELECT coalesce($4::timestamptz, clock_timestamp()) AS now),
 gone AS (DELETE FROM qo.workers w USING now WHERE w.seen_at <= now - $5::interval AND w.id <> ALL ($1::text[])
          AND NOT (w.kept AND EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.objsubid = 1

@@ -213,7 +213,7 @@ BEGIN
     END IF;
 END $$;
 
--- Look at keyed cursors that were left ready by someone who could not look at their lane.
+-- Look at keyed cursors that were left ready by a transaction that could not lock their lane.
 CREATE FUNCTION qo.look_again(w qo.want, p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     c qo.cursors;
@@ -468,7 +468,7 @@ BEGIN
 END $$;
 
 -- Refuse tokens that callers chose, if they were used before: whoever comes again with a token must not get another claim's
--- messages under it. Whoever brings it at the same time waits.
+-- messages under it. A call with the same token at the same time waits.
 CREATE FUNCTION qo.check_tokens(p_wants jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_tokens text[] := ARRAY(SELECT w ->> 'token' FROM jsonb_array_elements(p_wants) w WHERE w ? 'named' ORDER BY 1);

@@ -193,8 +193,9 @@ BEGIN
     FOR n IN 1..cardinality(p_olds) LOOP
         SELECT * INTO STRICT d FROM qo.dead_letters WHERE group_id = p_group AND id = p_olds[n];
         IF d.key IS NOT NULL THEN PERFORM qo.enter_of_key(q, v_lanes[n], d.key, v_due, v_now); END IF;
-        PERFORM qo.append(q, v_lanes[n], d.key IS NOT NULL, p_news[n], d.kind, d.priority, d.payload, d.headers, v_now, NULL,
-                          qo.life(q, NULL, NULL, v_now), p_group, d.id, v_now);
+        PERFORM qo.append(ARRAY[v_lanes[n]], ARRAY[d.key IS NOT NULL], ARRAY[p_news[n]], ARRAY[d.kind], ARRAY[d.priority], ARRAY[d.payload],
+                          ARRAY[d.headers], ARRAY[v_now], NULL, ARRAY[qo.life(q, NULL, NULL, v_now)], p_group, ARRAY[d.id],
+                          ARRAY[q.rules ->> 'history' = 'full'], v_now);
         DELETE FROM qo.dead_letters WHERE group_id = p_group AND id = p_olds[n];
         UPDATE qo.dedupe x SET message_id = p_news[n]   -- the name of the old message is the new one's
         WHERE x.queue_id = q.id AND x.scope = 'key:' || d.key AND x.key = d.headers::json ->> 'qo-transaction' AND x.message_id = d.id;

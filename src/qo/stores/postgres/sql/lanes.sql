@@ -8,7 +8,7 @@ BEGIN
         'qo: isolation level is %s, and must be read committed', current_setting('transaction_isolation'));
 END $$;
 
--- Tests say what time it is. Whoever works here with the rights of a role must not: at another time leases are over, and
+-- Tests set the time. A caller that has the rights of a role must not: at another time leases are over, and
 -- messages are due for removal.
 CREATE FUNCTION qo.check_clock() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -93,10 +93,15 @@ BEGIN
         WHERE u.id IS NOT NULL
         ORDER BY u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END, CASE WHEN u.key IS NULL THEN u.priority END, u.n
         ON CONFLICT DO NOTHING RETURNING *
+    ), cursors AS (
+        INSERT INTO qo.cursors (lane_id, group_id, keyed, position, head_kind, head_priority, hold)
+        SELECT m.id, g.id, m.key IS NOT NULL, 0, m.kind, m.priority, CASE WHEN m.key IS NULL THEN 0 ELSE (q.rules ->> 'window')::double precision END
+        FROM made m JOIN qo.groups g ON g.queue_id = m.queue_id JOIN qo.queues q ON q.id = m.queue_id ORDER BY m.id, g.id
     )
-    INSERT INTO qo.cursors (lane_id, group_id, keyed, position, head_kind, head_priority, hold)
-    SELECT m.id, g.id, m.key IS NOT NULL, 0, m.kind, m.priority, CASE WHEN m.key IS NULL THEN 0 ELSE (q.rules ->> 'window')::double precision END
-    FROM made m JOIN qo.groups g ON g.queue_id = m.queue_id JOIN qo.queues q ON q.id = m.queue_id ORDER BY m.id, g.id;
+    SELECT count(*) INTO n FROM made;
+    IF n = cardinality(array_remove(v_new, NULL)) THEN
+        RETURN ARRAY(SELECT coalesce(u.lane, u.new) FROM unnest(v_lanes, v_new) WITH ORDINALITY AS u (lane, new, n) ORDER BY u.n);
+    END IF;
     RETURN qo.find_lanes(p_queues, p_keys, p_kinds, p_priorities);
 END $$;
 

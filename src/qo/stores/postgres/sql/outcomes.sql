@@ -71,7 +71,7 @@ CREATE FUNCTION qo.bury(p_queue bigint, p_group bigint, p_lane bigint, p_offset 
         reason = excluded.reason, error = excluded.error, died_at = excluded.died_at;
 $$;
 
--- Whether whoever claimed is a registered worker: it starts what it claims at once, and need not say so.
+-- Whether the owner is a registered worker, which starts what it claims at once and need not say so.
 CREATE FUNCTION qo.starts_at_once(p_owner text) RETURNS boolean LANGUAGE sql STABLE AS $$
     SELECT EXISTS (SELECT FROM qo.workers WHERE id = p_owner);
 $$;

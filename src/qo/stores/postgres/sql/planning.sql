@@ -9,7 +9,7 @@ BEGIN
     FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = (SELECT relnamespace FROM pg_class WHERE oid = 'qo.queues'::regclass)
              AND p.proname IN ('push_one', 'push_plain', 'push_any', 'claim', 'claim_one', 'settle', 'settle_done', 'extend', 'enter_due', 'lapse', 'tidy_lanes', 'tidy_rest',
                                'cancel', 'seek', 'join_group', 'watch', 'lock_unit', 'retry_dead',
-                               'lapse_over', 'push_named', 'resolve', 'seize') LOOP
+                               'lapse_over', 'resolve', 'seize') LOOP
         EXECUTE format('ALTER FUNCTION %s SET plan_cache_mode = force_generic_plan', f);
         EXECUTE format('ALTER FUNCTION %s SET enable_seqscan = off', f);
         EXECUTE format('ALTER FUNCTION %s SET enable_bitmapscan = off', f);

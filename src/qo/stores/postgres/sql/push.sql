@@ -49,25 +49,31 @@ BEGIN
         AND (qo.tail_of(k.lane_id)).tail - k.position >= {window_full} ORDER BY k.id FOR UPDATE SKIP LOCKED));
 END $$;
 
--- Wake the idle cursors of lanes that have grown, or have them wait for the end of their queue's window. Answers how many there were.
+-- Wake the idle cursors of lanes that have grown and that the caller has locked, or have them wait for the end of their queue's window.
+-- Answers whether there were any. A cursor becomes idle under its lane's lock alone, so that all that are idle are ours.
 CREATE FUNCTION qo.wake(p_lanes bigint[], p_kinds text[], p_priorities integer[], p_entered timestamptz[], p_expires timestamptz[],
-                        p_group bigint) RETURNS integer LANGUAGE plpgsql AS $$
-DECLARE
-    v_idle bigint[];
+                        p_group bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
-    v_idle := ARRAY(SELECT id FROM qo.cursors WHERE lane_id = ANY (p_lanes) AND state = 'idle'
-                    AND (p_group IS NULL OR group_id = p_group) ORDER BY id FOR UPDATE);
-    IF cardinality(v_idle) = 0 THEN RETURN 0; END IF;
+    PERFORM FROM qo.cursors WHERE lane_id = ANY (p_lanes) AND state = 'idle' AND (p_group IS NULL OR group_id = p_group) ORDER BY id FOR UPDATE;
+    IF NOT FOUND THEN RETURN false; END IF;
     UPDATE qo.cursors c SET head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered,
         state = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < {window_full} THEN 'blocked' ELSE 'ready' END,
         due_at = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < {window_full} THEN h.entered + make_interval(secs => c.hold)
                       WHEN c.keyed THEN h.expires END
     FROM unnest(p_lanes, p_kinds, p_priorities, p_entered, p_expires) AS h (lane, kind, priority, entered, expires)
     -- Lane by lane, by an index on lanes: looking for each lane among all cursors would take the square of their number.
-    CROSS JOIN LATERAL (SELECT k.id FROM qo.cursors k WHERE k.lane_id = h.lane OFFSET 0) i
-    WHERE i.id = ANY (v_idle) AND c.id = i.id;
-    RETURN cardinality(v_idle);
+    CROSS JOIN LATERAL (SELECT k.id FROM qo.cursors k WHERE k.lane_id = h.lane AND k.state = 'idle'
+                        AND (p_group IS NULL OR k.group_id = p_group) OFFSET 0) i
+    WHERE c.id = i.id;
+    RETURN true;
 END $$;
+
+-- Where lanes, which the caller has locked, give out their next offset, and the time of entry there, in the order given.
+CREATE FUNCTION qo.tails_of(p_lanes bigint[], p_now timestamptz, OUT tails bigint[], OUT entered timestamptz[]) LANGUAGE sql STABLE AS $$
+    SELECT array_agg(greatest(l.floor, t."offset" + 1) ORDER BY u.n), array_agg(greatest(p_now, l.floor_entered_at, t.entered_at) ORDER BY u.n)
+    FROM unnest(p_lanes) WITH ORDINALITY AS u (lane, n) CROSS JOIN LATERAL (SELECT * FROM qo.lanes x WHERE x.id = u.lane LIMIT 1) l
+    LEFT JOIN LATERAL (SELECT m."offset", m.entered_at FROM qo.messages m WHERE m.lane_id = u.lane ORDER BY m."offset" DESC LIMIT 1) t ON true
+$$;
 
 -- Push messages that say nothing but their payload, and kind and priority in keyed lanes. A keyed lane's kind and priority
 -- are those of its first message here.
@@ -106,10 +112,7 @@ BEGIN
     v_lanes := qo.lanes_to_use(v_queues, p_keys, p_kinds, p_priorities);
     PERFORM qo.lock_by_id(v_lanes);
     v_now := coalesce(p_now, clock_timestamp());
-    SELECT array_agg(greatest(l.floor, t."offset" + 1) ORDER BY u.n), array_agg(greatest(v_now, l.floor_entered_at, t.entered_at) ORDER BY u.n)
-    INTO v_tails, v_entered FROM unnest(v_lanes) WITH ORDINALITY AS u (lane, n)
-    CROSS JOIN LATERAL (SELECT * FROM qo.lanes x WHERE x.id = u.lane LIMIT 1) l
-    LEFT JOIN LATERAL (SELECT m."offset", m.entered_at FROM qo.messages m WHERE m.lane_id = u.lane ORDER BY m."offset" DESC LIMIT 1) t ON true;
+    SELECT x.tails, x.entered INTO v_tails, v_entered FROM qo.tails_of(v_lanes, v_now) x;
     -- Sorted, so that all are looked for before one is written: each would read past what was written for those before it.
     INSERT INTO qo.id_runs (first, last, lane_id, "offset")
     SELECT r.first, r.last, v_lanes[r.lane], v_tails[r.lane] + r.start
@@ -131,8 +134,7 @@ BEGIN
         FROM unnest(p_lane_numbers, p_ids, p_own_kinds, p_own_priorities, p_payloads) WITH ORDINALITY
             AS m (lane, id, kind, priority, payload, number);
     END IF;
-    IF EXISTS (SELECT FROM qo.cursors WHERE lane_id = ANY (v_lanes) AND state = 'idle')
-            AND qo.wake(v_lanes, p_kinds, p_priorities, v_entered, '{}', NULL) > 0 THEN
+    IF qo.wake(v_lanes, p_kinds, p_priorities, v_entered, '{}', NULL) THEN
         PERFORM qo.hint(ARRAY(SELECT DISTINCT unnest(p_queues)));
     END IF;
     PERFORM qo.to_tidy(v_lanes, v_now);
@@ -171,27 +173,57 @@ BEGIN
     RETURN true;
 END $$;
 
--- Append one message to a lane that the caller has locked, and wake its idle cursors. Answers whether there were any.
-CREATE FUNCTION qo.append(q qo.queues, p_lane bigint, p_keyed boolean, p_id uuid, p_kind text, p_priority integer, p_payload bytea,
-                          p_headers text, p_created timestamptz, p_due timestamptz, p_expires timestamptz, p_group bigint,
-                          p_retry_of uuid, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Append messages, in their order, to lanes that the caller has locked, and wake idle cursors. Answers whether there were any. Raises a
+-- unique violation if one of them is there already. Work is per message and never per pair: no array is looked into by its number but
+-- those whose elements all have one length, and no two arrays are joined.
+CREATE FUNCTION qo.append(p_lanes bigint[], p_keyed boolean[], p_ids uuid[], p_kinds text[], p_priorities integer[], p_payloads bytea[],
+                          p_headers text[], p_created timestamptz[], p_dues timestamptz[], p_expires timestamptz[], p_group bigint,
+                          p_retries_of uuid[], p_noted boolean[], p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    v_tail bigint;
-    v_entered timestamptz;
+    v_distinct bigint[];        -- the lanes, by id, and of each its first message here:
+    v_kinds text[];
+    v_priorities integer[];
+    v_expires timestamptz[];
+    v_tails bigint[];
+    v_entered timestamptz[];
+    v_places bigint[];          -- of each message
+    v_numbers integer[];        -- of each message its lane's, among the distinct
 BEGIN
-    SELECT t.tail, greatest(p_now, t.entered_at) INTO v_tail, v_entered FROM qo.tail_of(p_lane) t;
-    INSERT INTO qo.id_runs (first, last, lane_id, "offset") VALUES (p_id, p_id, p_lane, v_tail);
-    INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, headers, created_at, due_at, entered_at, expires_at,
-                             group_id, retry_of)
-    VALUES (p_lane, v_tail, p_id, CASE WHEN p_keyed THEN p_kind END, CASE WHEN p_keyed THEN p_priority END, p_payload, p_headers,
-            p_created, p_due, v_entered, p_expires, p_group, p_retry_of);
+    IF cardinality(p_lanes) = 1 THEN
+        v_distinct := p_lanes; v_kinds := p_kinds; v_priorities := p_priorities; v_expires := p_expires;
+    ELSE
+        SELECT array_agg(m.lane ORDER BY m.lane), array_agg(m.kind ORDER BY m.lane), array_agg(m.priority ORDER BY m.lane),
+               array_agg(m.expires ORDER BY m.lane) INTO v_distinct, v_kinds, v_priorities, v_expires
+        FROM (SELECT DISTINCT ON (u.lane) u.* FROM unnest(p_lanes, p_kinds, p_priorities, p_expires) WITH ORDINALITY
+                  AS u (lane, kind, priority, expires, n) ORDER BY u.lane, u.n) m;
+    END IF;
+    SELECT x.tails, x.entered INTO v_tails, v_entered FROM qo.tails_of(v_distinct, p_now) x;
+    SELECT array_agg(v_tails[m.d] + m.o - 1 ORDER BY m.n), array_agg(m.d ORDER BY m.n) INTO v_places, v_numbers
+    FROM (SELECT u.n, (dense_rank() OVER (ORDER BY u.lane))::integer AS d, row_number() OVER (PARTITION BY u.lane ORDER BY u.n) AS o
+          FROM unnest(p_lanes) WITH ORDINALITY AS u (lane, n)) m;
+    IF EXISTS (SELECT FROM unnest(p_ids) u (id) WHERE EXISTS (
+            SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= u.id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= u.id)
+            AND (qo.place_of(u.id)).lane_id IS NOT NULL) THEN
+        RAISE unique_violation USING MESSAGE = 'qo: known id';
+    END IF;
+    -- A run for ids that count up along a lane.
+    INSERT INTO qo.id_runs (first, last, lane_id, "offset")
+    SELECT (array_agg(r.id ORDER BY r.place))[1], (array_agg(r.id ORDER BY r.place DESC))[1], r.lane, min(r.place)
+    FROM (SELECT u.lane, u.place, u.id, left(u.id::text, 24) AS prefix, qo.id_number(u.id) - u.place AS run
+          FROM unnest(p_lanes, v_places, p_ids) AS u (lane, place, id)) r
+    GROUP BY r.lane, r.prefix, r.run ORDER BY 1;
+    INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, headers, created_at, due_at, entered_at, expires_at, group_id, retry_of)
+    SELECT m.lane, m.place, m.id, CASE WHEN m.keyed THEN m.kind END, CASE WHEN m.keyed THEN m.priority END, m.payload, m.headers,
+           m.created, m.due, v_entered[m.d], m.expires, p_group, m.retry_of
+    FROM unnest(p_lanes, v_places, v_numbers, p_keyed, p_ids, p_kinds, p_priorities, p_payloads, p_headers, p_created, p_dues, p_expires, p_retries_of)
+        AS m (lane, place, d, keyed, id, kind, priority, payload, headers, created, due, expires, retry_of);
     IF p_group IS NOT NULL THEN
-        INSERT INTO qo.addressed (lane_id, "offset", group_id) VALUES (p_lane, v_tail, p_group);
+        INSERT INTO qo.addressed (lane_id, "offset", group_id) SELECT lane, place, p_group FROM unnest(p_lanes, v_places) AS u (lane, place);
     END IF;
-    IF q.rules ->> 'history' = 'full' THEN
-        PERFORM qo.record_events(ARRAY[p_id], 'queued', 'entered its lane', p_now);
+    IF true = ANY (p_noted) THEN
+        PERFORM qo.record_events(ARRAY(SELECT u.id FROM unnest(p_ids, p_noted) AS u (id, noted) WHERE u.noted), 'queued', 'entered its lane', p_now);
     END IF;
-    RETURN qo.wake(ARRAY[p_lane], ARRAY[p_kind], ARRAY[p_priority], ARRAY[v_entered], ARRAY[p_expires], p_group) > 0;
+    RETURN qo.wake(v_distinct, v_kinds, v_priorities, v_entered, v_expires, p_group);
 END $$;
 
 -- When a message's life ends: from its due time.
@@ -300,30 +332,74 @@ CREATE FUNCTION qo.unsettled(q qo.queues, p_now timestamptz) RETURNS bigint LANG
                OR NOT EXISTS (SELECT FROM qo.groups o WHERE o.queue_id = q.id AND o.claimed_at IS NOT NULL))))), 0)::bigint;
 $$;
 
--- Push anything, message by message. Lanes are created in the order of first arrivals, and locked by id before offsets
+-- Judge the dedupe keys of messages: of each the one that holds its key, NULL if it takes the key itself or has none. The keys are locked.
+-- Keys that come once are judged together; one that comes again in the batch, or whose row is not there, in its turn.
+CREATE FUNCTION qo.judge_keys(p_queues bigint[], p_scopes text[], p_ids uuid[], p_dedupes jsonb[], p_windows double precision[], p_known boolean[], p_now timestamptz)
+RETURNS uuid[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_firsts uuid[] := array_fill(NULL::uuid, ARRAY[cardinality(p_ids)]);
+    v_on_the_way uuid[] := '{}';
+    q qo.queues;
+    x record;
+BEGIN
+    FOR x IN
+        WITH asked AS MATERIALIZED (
+            SELECT m.*, m.dedupe ->> 'key' AS key, count(*) OVER (PARTITION BY m.queue, m.scope, m.dedupe ->> 'key') AS times
+            FROM unnest(p_queues, p_scopes, p_ids, p_dedupes, p_windows) WITH ORDINALITY AS m (queue, scope, id, dedupe, secs, n) WHERE m.dedupe IS NOT NULL
+        ), judged AS MATERIALIZED (
+            SELECT a.*, d.message_id AS first, a.times = 1 AND d.message_id IS NOT NULL AS judged,
+                   CASE WHEN a.times > 1 THEN NULL WHEN d.until IS NOT NULL THEN d.until <= p_now
+                        ELSE (SELECT qo.is_finished(k, d.message_id, p_now) FROM qo.queues k WHERE k.id = a.queue) END AS free,
+                   p_now + make_interval(secs => a.secs) AS until
+            FROM asked a LEFT JOIN LATERAL (SELECT * FROM qo.dedupe y WHERE y.queue_id = a.queue AND y.scope = a.scope AND y.key = a.key LIMIT 1) d ON true
+        ), taken AS (
+            INSERT INTO qo.dedupe AS d (queue_id, scope, key, message_id, until, checked_at)
+            SELECT j.queue, j.scope, j.key, j.id, j.until, coalesce(j.until, p_now + interval '{check_dedupe}') FROM judged j WHERE j.judged AND j.free
+            ON CONFLICT (queue_id, scope, key) DO UPDATE SET message_id = excluded.message_id, until = excluded.until, checked_at = excluded.checked_at
+        )
+        SELECT j.* FROM judged j ORDER BY j.n
+    LOOP
+        IF x.judged THEN
+            IF x.free IS NULL THEN RAISE EXCEPTION USING ERRCODE = 'QO002', MESSAGE = 'a lease has run out', DETAIL = x.first; END IF;
+            IF NOT x.free THEN v_firsts[x.n] := x.first; END IF;
+        ELSE
+            IF q.id IS DISTINCT FROM x.queue THEN SELECT * INTO STRICT q FROM qo.queues WHERE id = x.queue; END IF;
+            v_firsts[x.n] := qo.holder(q, x.dedupe, x.scope, x.id, v_on_the_way, p_now);
+            IF v_firsts[x.n] IS NULL AND p_known[x.n] IS NULL THEN v_on_the_way := v_on_the_way || x.id; END IF;
+        END IF;
+    END LOOP;
+    RETURN v_firsts;
+END $$;
+
+-- Push anything, in a few statements for all of it. Lanes are created in the order of first arrivals, and locked by id before offsets
 -- are given out. Answers for each message: 'stored', 'duplicate' and the first one's id, 'too large' and the limit, or 'known',
 -- if its id is that of another message. Raises, and nothing is done: QO001, if a queue is missing that the caller wants to
--- create itself (`p_own`); QO003, if a queue's payloads must be sealed and one is not; QO004, if a queue is full.
+-- create itself (`p_own`); QO003, if a queue's payloads must be sealed and one is not; QO004, if a queue is full; a unique
+-- violation, if an id is known and that was not to be looked for first (`p_look`).
 CREATE FUNCTION qo.push_any(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[], p_ids uuid[], p_payloads bytea[],
                         p_headers text[], p_dues timestamptz[], p_delays double precision[], p_ttls double precision[], p_dedupes jsonb[],
-                        p_own text[], p_now timestamptz)
+                        p_own text[], p_look boolean, p_now timestamptz)
 RETURNS TABLE (answer text, other text) LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    v_name text;
-    v_coming bigint[] := '{}';      -- queues to which something comes, and which may be full
+    v_due timestamptz := v_now;     -- whose keys are locked
     v_count integer := cardinality(p_ids);
-    v_enters boolean[] := array_fill(false, ARRAY[v_count]);
-    v_on_the_way uuid[] := '{}';    -- what was judged to come
+    v_name text;
+    v_queues bigint[];          -- by message, as the following
+    v_dues timestamptz[];
+    v_limits text[];            -- how large it may be, if it is larger
+    v_windows double precision[];   -- seconds that its dedupe key holds; NULL: until it is finished
+    v_lives double precision[];     -- seconds from its due time; NULL: for ever
+    v_noted boolean[];          -- whether its queue's history is full
+    v_scopes text[];
+    v_firsts uuid[];            -- who holds its dedupe key, if it is another
+    v_known boolean[];          -- whether its id is there, and is its own
+    v_comes boolean[];
+    v_numbers integer[];        -- of those that enter now: their lanes'
     v_lanes bigint[];
-    v_queues bigint[] := '{}';
+    v_waited integer[];         -- numbers of lanes whose intake is due
     v_hint boolean := false;
-    v_due timestamptz;
-    v_first uuid;
-    v_repeat boolean;
-    v_numbers integer[];
-    v_number integer := 0;
-    i integer;
+    x record;
     q qo.queues;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
@@ -334,190 +410,126 @@ BEGIN
     END IF;
     -- One push at a time is weighed against a queue's size.
     PERFORM FROM qo.queues k WHERE k.name = ANY (p_queues) AND k.rules ->> 'max_size' IS NOT NULL ORDER BY k.id FOR NO KEY UPDATE;
+    PERFORM qo.queue_to_use(u.name, v_now) FROM (SELECT name FROM unnest(p_queues) WITH ORDINALITY AS n (name, n) GROUP BY name ORDER BY min(n)) u;
+    SELECT array_agg(k.id ORDER BY m.n),
+           array_agg(coalesce(m.due, v_now + make_interval(secs => coalesce(m.delay, nullif((k.rules ->> 'delay')::double precision, 0)))) ORDER BY m.n),
+           array_agg(CASE WHEN octet_length(m.payload) > (k.rules ->> 'max_payload')::bigint THEN k.rules ->> 'max_payload' END ORDER BY m.n),
+           array_agg((CASE WHEN m.dedupe ? 'as_queue' THEN k.rules ->> 'dedupe_window' ELSE m.dedupe ->> 'window' END)::double precision ORDER BY m.n),
+           array_agg(coalesce(m.ttl, (k.rules ->> 'ttl')::double precision) ORDER BY m.n), array_agg(k.rules ->> 'history' = 'full' ORDER BY m.n),
+           min(k.name) FILTER (WHERE k.rules ->> 'encrypt' = 'true' AND NOT coalesce(m.headers::jsonb ? 'qo-sealed', false))
+    INTO v_queues, v_dues, v_limits, v_windows, v_lives, v_noted, v_name
+    FROM unnest(p_queues, p_dues, p_delays, p_payloads, p_headers, p_dedupes, p_ttls) WITH ORDINALITY
+        AS m (queue, due, delay, payload, headers, dedupe, ttl, n)
+    CROSS JOIN LATERAL (SELECT y.id, y.name, y.rules FROM qo.queues y WHERE y.name = m.queue LIMIT 1) k;
+    IF v_name IS NOT NULL THEN RAISE EXCEPTION USING ERRCODE = 'QO003', MESSAGE = 'a queue seals its payloads', DETAIL = v_name; END IF;
     IF v_count > 1 OR p_keys[1] IS NOT NULL THEN
         PERFORM qo.lock_keys_of(p_queues, p_keys, p_kinds, p_priorities, p_dedupes, v_now);
     END IF;
-    FOR i IN 1..v_count LOOP
-        IF q.name IS DISTINCT FROM p_queues[i] THEN q := qo.queue_to_use(p_queues[i], v_now); END IF;
-        answer := 'stored'; other := NULL;
-        IF q.rules ->> 'encrypt' = 'true' AND NOT coalesce(p_headers[i]::jsonb ? 'qo-sealed', false) THEN
-            RAISE EXCEPTION USING ERRCODE = 'QO003', MESSAGE = 'a queue seals its payloads', DETAIL = q.name;
-        END IF;
-        IF p_dues[i] IS NULL AND coalesce(p_delays[i], nullif((q.rules ->> 'delay')::double precision, 0)) IS NOT NULL THEN
-            p_dues[i] := v_now + make_interval(secs => coalesce(p_delays[i], (q.rules ->> 'delay')::double precision));
-        END IF;
-        IF octet_length(p_payloads[i]) > (q.rules ->> 'max_payload')::bigint THEN
-            answer := 'too large'; other := q.rules ->> 'max_payload';
-        ELSE
-            v_first := NULL;
-            IF p_dedupes[i] IS NOT NULL THEN
-                v_first := qo.holder(q, p_dedupes[i], qo.scope_of(p_dedupes[i], p_keys[i], p_kinds[i], p_priorities[i]),
-                                     p_ids[i], v_on_the_way, v_now);
-            END IF;
-            IF v_first IS NOT NULL THEN
-                answer := 'duplicate'; other := v_first::text;
-            END IF;
-            v_repeat := CASE WHEN v_first IS NULL THEN qo.is_repeat(p_ids[i], p_queues[i], p_keys[i], p_payloads[i]) END;
-            IF v_repeat IS NOT NULL AND NOT v_repeat THEN
-                answer := 'known';
-            ELSIF v_first IS NULL AND v_repeat IS NULL THEN
-                v_on_the_way := v_on_the_way || p_ids[i];
-                IF q.rules ->> 'max_size' IS NOT NULL THEN v_coming := v_coming || q.id; END IF;
-                IF p_dues[i] > v_now THEN
-                    INSERT INTO qo.intake (id, queue, key, kind, priority, payload, headers, created_at, due_at, ttl)
-                    VALUES (p_ids[i], p_queues[i], p_keys[i], p_kinds[i], p_priorities[i], p_payloads[i], p_headers[i], v_now,
-                            p_dues[i], p_ttls[i]);
-                    v_hint := true;
-                ELSE
-                    v_enters[i] := true;
-                END IF;
-            END IF;
-        END IF;
-        RETURN NEXT;
+    v_known := array_fill(NULL::boolean, ARRAY[v_count]);
+    -- Without `p_look`, one that is known is met where it is written; but a delayed one that has entered a lane since would not be.
+    FOR x IN SELECT m.* FROM unnest(p_ids, p_queues, p_keys, p_payloads, v_dues) WITH ORDINALITY AS m (id, queue, key, payload, due, n)
+             WHERE (p_look OR m.due > v_now) AND (EXISTS (SELECT FROM qo.intake i WHERE i.id = m.id) OR EXISTS (
+                 SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= m.id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= m.id)) LOOP
+        v_known[x.n] := qo.is_repeat(x.id, x.queue, x.key, x.payload);
     END LOOP;
-    -- From here on only those that enter now.
-    SELECT array_agg(k.id ORDER BY m.n), array_agg(m.n ORDER BY m.n) INTO v_queues, v_numbers
-    FROM unnest(p_queues, v_enters) WITH ORDINALITY AS m (queue, enters, n) JOIN qo.queues k ON k.name = m.queue WHERE m.enters;
-    IF v_numbers IS NOT NULL THEN
-        v_lanes := qo.lanes_to_use(v_queues, ARRAY(SELECT p_keys[n] FROM unnest(v_numbers) n), ARRAY(SELECT p_kinds[n] FROM unnest(v_numbers) n),
-                                   ARRAY(SELECT p_priorities[n] FROM unnest(v_numbers) n));
-        PERFORM qo.lock_by_id(v_lanes);
-        PERFORM qo.lock_idle(v_lanes, '{}');
-        v_due := v_now;     -- whose keys are locked
-        v_now := coalesce(p_now, clock_timestamp());
-        FOREACH i IN ARRAY v_numbers LOOP
-            v_number := v_number + 1;
-            IF q.name <> p_queues[i] THEN q := qo.queue_to_use(p_queues[i], v_now); END IF;
-            IF p_keys[i] IS NOT NULL THEN
-                v_hint := qo.enter_of_key(q, v_lanes[v_number], p_keys[i], v_due, v_now) OR v_hint;
-            END IF;
-            v_hint := qo.append(q, v_lanes[v_number], p_keys[i] IS NOT NULL, p_ids[i], p_kinds[i], p_priorities[i], p_payloads[i],
-                                p_headers[i], v_now, p_dues[i], qo.life(q, p_ttls[i], p_dues[i], v_now), NULL, NULL, v_now) OR v_hint;
-        END LOOP;
-        IF EXISTS (SELECT FROM qo.cursors k WHERE k.lane_id = ANY (v_lanes) AND k.hold > 0) THEN PERFORM qo.wake_full(v_lanes); v_hint := true; END IF;
-        PERFORM qo.to_tidy(ARRAY(SELECT DISTINCT unnest(v_lanes)), v_now);
+    v_firsts := array_fill(NULL::uuid, ARRAY[v_count]);
+    IF EXISTS (SELECT FROM unnest(p_dedupes) d WHERE d IS NOT NULL) THEN
+        v_firsts := qo.judge_keys(v_queues, ARRAY(
+            SELECT qo.scope_of(m.dedupe, m.key, m.kind, m.priority) FROM unnest(p_dedupes, p_keys, p_kinds, p_priorities)
+            WITH ORDINALITY AS m (dedupe, key, kind, priority, n) ORDER BY m.n), p_ids,
+            ARRAY(SELECT CASE WHEN m.large IS NULL THEN m.dedupe END FROM unnest(p_dedupes, v_limits) WITH ORDINALITY AS m (dedupe, large, n) ORDER BY m.n),
+            v_windows, v_known, v_now);
     END IF;
-    FOR q IN SELECT * FROM qo.queues k WHERE k.id = ANY (v_coming) LOOP
-        IF qo.unsettled(q, v_now) > (q.rules ->> 'max_size')::bigint THEN RAISE EXCEPTION USING ERRCODE = 'QO004', MESSAGE = 'a queue is full', DETAIL = q.name; END IF;
+    v_comes := ARRAY(SELECT m.large IS NULL AND m.first IS NULL AND m.known IS NULL FROM unnest(v_limits, v_firsts, v_known)
+                     WITH ORDINALITY AS m (large, first, known, n) ORDER BY m.n);
+    INSERT INTO qo.intake (id, queue, key, kind, priority, payload, headers, created_at, due_at, ttl)
+    SELECT m.id, m.queue, m.key, m.kind, m.priority, m.payload, m.headers, v_now, m.due, m.ttl
+    FROM unnest(p_ids, p_queues, p_keys, p_kinds, p_priorities, p_payloads, p_headers, v_dues, p_ttls, v_comes)
+        AS m (id, queue, key, kind, priority, payload, headers, due, ttl, comes) WHERE m.comes AND m.due > v_now;
+    v_hint := FOUND;
+    -- The lanes of those that enter now, in the order of first arrivals.
+    WITH entering AS MATERIALIZED (
+        SELECT m.*, min(m.n) OVER (PARTITION BY m.queue, m.key, CASE WHEN m.key IS NULL THEN m.kind END, CASE WHEN m.key IS NULL THEN m.priority END) AS first
+        FROM unnest(p_queues, v_queues, p_keys, p_kinds, p_priorities, v_dues, v_comes) WITH ORDINALITY AS m (name, queue, key, kind, priority, due, comes, n)
+        WHERE m.comes AND NOT coalesce(m.due > v_now, false)
+    )
+    SELECT qo.lanes_to_use(array_agg(e.queue ORDER BY e.n) FILTER (WHERE e.n = e.first), array_agg(e.key ORDER BY e.n) FILTER (WHERE e.n = e.first),
+                           array_agg(e.kind ORDER BY e.n) FILTER (WHERE e.n = e.first), array_agg(e.priority ORDER BY e.n) FILTER (WHERE e.n = e.first)),
+           array_agg(e.d ORDER BY e.n), array_agg(e.d) FILTER (WHERE e.n = e.first AND EXISTS (
+               SELECT FROM qo.intake i WHERE i.queue = e.name AND i.key = e.key AND e.key IS NOT NULL AND i.canceled_at IS NULL AND i.due_at <= v_due))
+    INTO v_lanes, v_numbers, v_waited FROM (SELECT e.*, (dense_rank() OVER (ORDER BY e.first))::integer AS d FROM entering e) e HAVING count(*) > 0;
+    IF v_numbers IS NOT NULL THEN
+        PERFORM qo.lock_by_id(v_lanes);
+        v_comes := ARRAY(SELECT m.comes AND NOT coalesce(m.due > v_now, false) FROM unnest(v_comes, v_dues) WITH ORDINALITY AS m (comes, due, n) ORDER BY m.n);
+        v_now := coalesce(p_now, clock_timestamp());
+        IF v_waited IS NOT NULL THEN
+            PERFORM qo.lock_idle(v_lanes, '{}');    -- all, by id, before some are woken
+            FOR x IN SELECT l.id, l.queue_id, l.key FROM unnest(v_waited) u CROSS JOIN LATERAL (SELECT * FROM qo.lanes y WHERE y.id = v_lanes[u] LIMIT 1) l LOOP
+                IF q.id IS DISTINCT FROM x.queue_id THEN SELECT * INTO STRICT q FROM qo.queues WHERE id = x.queue_id; END IF;
+                v_hint := qo.enter_of_key(q, x.id, x.key, v_due, v_now) OR v_hint;
+            END LOOP;
+        END IF;
+        SELECT qo.append(array_agg(m.lane ORDER BY m.n), array_agg(m.key IS NOT NULL ORDER BY m.n), array_agg(m.id ORDER BY m.n),
+                         array_agg(m.kind ORDER BY m.n), array_agg(m.priority ORDER BY m.n), array_agg(m.payload ORDER BY m.n),
+                         array_agg(m.headers ORDER BY m.n), array_agg(v_now ORDER BY m.n), array_agg(m.due ORDER BY m.n),
+                         array_agg(greatest(v_now, m.due) + make_interval(secs => m.life) ORDER BY m.n), NULL, NULL,
+                         array_agg(m.noted ORDER BY m.n), v_now) OR v_hint INTO v_hint
+        FROM (SELECT u.*, v_lanes[v_numbers[row_number() OVER (ORDER BY u.n)]] AS lane
+              FROM unnest(v_comes, p_keys, p_ids, p_kinds, p_priorities, p_payloads, p_headers, v_dues, v_lives, v_noted)
+                  WITH ORDINALITY AS u (comes, key, id, kind, priority, payload, headers, due, life, noted, n) WHERE u.comes) m;
+        IF EXISTS (SELECT FROM qo.cursors k WHERE k.lane_id = ANY (v_lanes) AND k.hold > 0) THEN PERFORM qo.wake_full(v_lanes); v_hint := true; END IF;
+        PERFORM qo.to_tidy(v_lanes, v_now);
+    END IF;
+    FOR q IN SELECT * FROM qo.queues k WHERE k.id = ANY (v_queues) AND k.rules ->> 'max_size' IS NOT NULL LOOP
+        IF qo.unsettled(q, v_now) > (q.rules ->> 'max_size')::bigint AND EXISTS (
+                SELECT FROM unnest(v_queues, v_limits, v_firsts, v_known) AS m (queue, large, first, known)
+                WHERE m.queue = q.id AND m.large IS NULL AND m.first IS NULL AND m.known IS NULL) THEN
+            RAISE EXCEPTION USING ERRCODE = 'QO004', MESSAGE = 'a queue is full', DETAIL = q.name;
+        END IF;
     END LOOP;
     IF v_hint THEN PERFORM qo.hint(ARRAY(SELECT DISTINCT unnest(p_queues))); END IF;
-END $$;
-
--- Push messages of keyed lanes that have a name there and headers, and nothing more to say, in a few statements for all of them. Answers as
--- `push_any` does; nothing at all, and nothing done, if it must be said to that: a queue's rules want more, a payload is too
--- large, intake of a key is due. Raises QO001 as that does, and a unique violation if an id is known.
-CREATE FUNCTION qo.push_named(p_queues text[], p_keys text[], p_names text[], p_kinds text[], p_priorities integer[], p_ids uuid[],
-                          p_payloads bytea[], p_headers text[], p_own text[], p_now timestamptz)
-RETURNS TABLE (answer text, other text) LANGUAGE plpgsql AS $$
-DECLARE
-    v_now timestamptz := coalesce(p_now, clock_timestamp());
-    v_name text;
-    v_count integer := cardinality(p_ids);
-    v_queues bigint[];      -- by message, as the following
-    v_windows interval[];
-    v_holders uuid[];       -- who holds its name; itself, if nobody did
-    v_fresh integer[];      -- numbers of those that enter
-    v_lanes bigint[];
-    v_distinct bigint[];
-    v_heads integer[];      -- the first message of each lane
-    v_tails bigint[];
-    v_entered timestamptz[];
-BEGIN
-    IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
-    IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
-    SELECT n INTO v_name FROM unnest(p_own) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n) LIMIT 1;
-    IF FOUND THEN RAISE EXCEPTION USING ERRCODE = 'QO001', MESSAGE = 'a queue is new', DETAIL = v_name; END IF;
-    IF EXISTS (SELECT FROM qo.queues k WHERE k.name = ANY (p_queues) AND k.rules ->> 'adorned' <> 'false')
-        OR EXISTS (SELECT FROM unnest(p_queues, p_payloads) AS m (queue, payload) LEFT JOIN qo.queues k ON k.name = m.queue
-                   WHERE k.id IS NULL OR octet_length(m.payload) > (k.rules ->> 'max_payload')::bigint)
-        OR EXISTS (SELECT FROM unnest(p_queues, p_keys) AS m (queue, key) JOIN qo.intake i ON i.queue = m.queue AND i.key = m.key
-                   AND i.canceled_at IS NULL AND i.due_at <= v_now) THEN
-        RETURN;
-    END IF;
-    PERFORM qo.lock_keys(p_queues, ARRAY(SELECT 'key:' || k FROM unnest(p_keys) k), p_names, v_now);
-    v_now := coalesce(p_now, clock_timestamp());
-    SELECT array_agg(q.id ORDER BY m.n), array_agg(make_interval(secs => (q.rules ->> 'dedupe_window')::double precision) ORDER BY m.n)
-    INTO v_queues, v_windows FROM unnest(p_queues) WITH ORDINALITY AS m (queue, n) JOIN qo.queues q ON q.name = m.queue;
-    -- A name is its holder's for the window; else the first's in this batch, where there is a window at all.
-    SELECT array_agg(coalesce(CASE WHEN d.until > v_now THEN d.message_id END,
-                              CASE WHEN m.win > interval '0' THEN m.first_id END, m.id) ORDER BY m.n)
-    INTO v_holders FROM (
-        SELECT u.*, first_value(u.id) OVER (PARTITION BY u.queue, u.key, u.name ORDER BY u.n) AS first_id
-        FROM unnest(v_queues, p_keys, p_names, p_ids, v_windows) WITH ORDINALITY AS u (queue, key, name, id, win, n)) m
-    LEFT JOIN LATERAL (SELECT * FROM qo.dedupe x WHERE x.queue_id = m.queue AND x.scope = 'key:' || m.key AND x.key = m.name LIMIT 1) d ON true;
-    v_fresh := ARRAY(SELECT n FROM unnest(p_ids, v_holders) WITH ORDINALITY AS m (id, holder, n) WHERE m.id = m.holder ORDER BY n);
-    IF cardinality(v_fresh) > 0 THEN
-        -- Housekeeping may have removed a row while we waited for it.
-        INSERT INTO qo.dedupe AS d (queue_id, scope, key, message_id, until, checked_at)
-        SELECT m.queue, 'key:' || m.key, m.name, m.id, v_now + m.win, v_now + m.win
-        FROM (SELECT DISTINCT ON (v_queues[n], p_keys[n], p_names[n]) v_queues[n] AS queue, p_keys[n] AS key, p_names[n] AS name, p_ids[n] AS id,
-                     v_windows[n] AS win FROM unnest(v_fresh) n ORDER BY v_queues[n], p_keys[n], p_names[n], n DESC) m
-        ON CONFLICT (queue_id, scope, key) DO UPDATE SET message_id = excluded.message_id, until = excluded.until, checked_at = excluded.checked_at;
-        v_lanes := qo.lanes_to_use(ARRAY(SELECT v_queues[n] FROM unnest(v_fresh) n), ARRAY(SELECT p_keys[n] FROM unnest(v_fresh) n),
-                                   ARRAY(SELECT p_kinds[n] FROM unnest(v_fresh) n), ARRAY(SELECT p_priorities[n] FROM unnest(v_fresh) n));
-        SELECT array_agg(x.lane), array_agg(x.head) INTO v_distinct, v_heads FROM (
-            SELECT u.lane, min(u.n) AS head FROM unnest(v_lanes, v_fresh) AS u (lane, n) GROUP BY u.lane ORDER BY u.lane) x;
-        PERFORM qo.lock_by_id(v_distinct);
-        v_now := coalesce(p_now, clock_timestamp());
-        SELECT array_agg(greatest(l.floor, t."offset" + 1) ORDER BY u.n), array_agg(greatest(v_now, l.floor_entered_at, t.entered_at) ORDER BY u.n)
-        INTO v_tails, v_entered FROM unnest(v_distinct) WITH ORDINALITY AS u (lane, n)
-        CROSS JOIN LATERAL (SELECT * FROM qo.lanes x WHERE x.id = u.lane LIMIT 1) l
-        LEFT JOIN LATERAL (SELECT m."offset", m.entered_at FROM qo.messages m WHERE m.lane_id = u.lane ORDER BY m."offset" DESC LIMIT 1) t ON true;
-        WITH coming AS MATERIALIZED (
-            SELECT u.lane, u.n, v_tails[d.n] + row_number() OVER (PARTITION BY u.lane ORDER BY u.n) - 1 AS place, v_entered[d.n] AS entered
-            FROM unnest(v_lanes, v_fresh) AS u (lane, n) JOIN unnest(v_distinct) WITH ORDINALITY AS d (lane, n) ON d.lane = u.lane
-        ), placed AS (
-            INSERT INTO qo.id_runs (first, last, lane_id, "offset") SELECT p_ids[c.n], p_ids[c.n], c.lane, c.place FROM coming c
-            WHERE NOT EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= p_ids[c.n] ORDER BY i.first DESC LIMIT 1) b
-                              WHERE b.last >= p_ids[c.n])
-            ORDER BY p_ids[c.n] RETURNING 1
-        ), written AS (
-            INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, headers, created_at, entered_at)
-            SELECT c.lane, c.place, p_ids[c.n], p_kinds[c.n], p_priorities[c.n], p_payloads[c.n], p_headers[c.n], v_now, c.entered FROM coming c
-        )
-        SELECT count(*) INTO v_count FROM placed;
-        IF v_count < cardinality(v_fresh) THEN RAISE unique_violation USING MESSAGE = 'qo: known id'; END IF;
-        IF EXISTS (SELECT FROM qo.cursors WHERE lane_id = ANY (v_distinct) AND state = 'idle')
-                AND qo.wake(v_distinct, ARRAY(SELECT p_kinds[n] FROM unnest(v_heads) WITH ORDINALITY AS h (n, o) ORDER BY o),
-                            ARRAY(SELECT p_priorities[n] FROM unnest(v_heads) WITH ORDINALITY AS h (n, o) ORDER BY o), v_entered, '{}', NULL) > 0 THEN
-            PERFORM qo.hint(ARRAY(SELECT DISTINCT unnest(p_queues)));
-        END IF;
-        PERFORM qo.to_tidy(v_distinct, v_now);
-    END IF;
-    RETURN QUERY SELECT CASE WHEN m.id = m.holder THEN 'stored' ELSE 'duplicate' END, CASE WHEN m.id <> m.holder THEN m.holder::text END
-    FROM unnest(p_ids, v_holders) WITH ORDINALITY AS m (id, holder, n) ORDER BY m.n;
+    RETURN QUERY SELECT CASE WHEN m.large IS NOT NULL THEN 'too large' WHEN m.first IS NOT NULL THEN 'duplicate' WHEN NOT m.known THEN 'known' ELSE 'stored' END,
+                        coalesce(m.large, m.first::text)
+    FROM unnest(v_limits, v_firsts, v_known) WITH ORDINALITY AS m (large, first, known, n) ORDER BY m.n;
 END $$;
 
 -- Move all that is due for one key into its lane, which the caller has locked, so that a push comes after it.
 CREATE FUNCTION qo.enter_of_key(q qo.queues, p_lane bigint, p_key text, p_due timestamptz, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
-    i qo.intake;
-    v_hint boolean := false;
+    v_ids uuid[] := ARRAY(SELECT t.id FROM qo.intake t WHERE t.queue = q.name AND t.key = p_key AND t.canceled_at IS NULL AND t.due_at <= p_due
+                          ORDER BY t.due_at, t.id FOR UPDATE);
 BEGIN
-    FOR i IN SELECT * FROM qo.intake t WHERE t.queue = q.name AND t.key = p_key AND t.canceled_at IS NULL AND t.due_at <= p_due
-             ORDER BY t.due_at, t.id FOR UPDATE LOOP
-        v_hint := qo.enter(q, i, p_lane, p_now) OR v_hint;
-    END LOOP;
-    RETURN v_hint;
+    RETURN qo.enter(q, v_ids, array_fill(p_lane, ARRAY[cardinality(v_ids)]), p_now);
 END $$;
 
--- Move one intake row into its lane, which the caller has locked.
-CREATE FUNCTION qo.enter(q qo.queues, i qo.intake, p_lane bigint, p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
+-- Move intake rows, which the caller has locked, into their lanes, which it has locked, in the order given. Whether that woke somebody.
+CREATE FUNCTION qo.enter(q qo.queues, p_ids uuid[], p_lanes bigint[], p_now timestamptz) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
+    v_twice uuid[] := '{}';     -- of which another holds the dedupe key
     v_first uuid;
+    v_hint boolean;
+    i qo.intake;
 BEGIN
-    IF i.dedupe IS NOT NULL THEN
-        v_first := qo.holder(q, i.dedupe, qo.scope_of(i.dedupe, i.key, i.kind, i.priority), i.id, '{}', p_now);
+    IF cardinality(p_ids) = 0 THEN RETURN false; END IF;
+    FOR i IN SELECT t.* FROM unnest(p_ids) WITH ORDINALITY AS u (id, n) CROSS JOIN LATERAL (SELECT * FROM qo.intake y WHERE y.id = u.id LIMIT 1) t
+             WHERE t.dedupe IS NOT NULL ORDER BY u.n LOOP
+        v_first := qo.holder(q, i.dedupe, qo.scope_of(i.dedupe, i.key, i.kind, i.priority), i.id, p_ids, p_now);
         IF v_first IS NOT NULL THEN
+            v_twice := v_twice || i.id;
             UPDATE qo.intake SET canceled_at = p_now, reason = 'duplicate', duplicate_of = v_first WHERE id = i.id;
             DELETE FROM qo.watched WHERE message_id = i.id;
             IF FOUND THEN PERFORM qo.tell_finished(ARRAY[i.id]); END IF;
-            RETURN false;
         END IF;
-    END IF;
-    DELETE FROM qo.intake WHERE id = i.id;
-    RETURN qo.append(q, p_lane, i.key IS NOT NULL, i.id, i.kind, i.priority, i.payload, i.headers, i.created_at, i.due_at,
-                     qo.life(q, i.ttl, i.due_at, least(p_now, i.due_at)), NULL, NULL, p_now);
+    END LOOP;
+    SELECT qo.append(array_agg(u.lane ORDER BY u.n), array_agg(t.key IS NOT NULL ORDER BY u.n), array_agg(t.id ORDER BY u.n),
+                     array_agg(t.kind ORDER BY u.n), array_agg(t.priority ORDER BY u.n), array_agg(t.payload ORDER BY u.n),
+                     array_agg(t.headers ORDER BY u.n), array_agg(t.created_at ORDER BY u.n), array_agg(t.due_at ORDER BY u.n),
+                     array_agg(qo.life(q, t.ttl, t.due_at, least(p_now, t.due_at)) ORDER BY u.n), NULL, NULL,
+                     array_agg(q.rules ->> 'history' = 'full' ORDER BY u.n), p_now) INTO v_hint
+    FROM unnest(p_ids, p_lanes) WITH ORDINALITY AS u (id, lane, n) CROSS JOIN LATERAL (SELECT * FROM qo.intake y WHERE y.id = u.id LIMIT 1) t
+    WHERE t.canceled_at IS NULL HAVING count(*) > 0;
+    DELETE FROM qo.intake t WHERE t.id = ANY (p_ids) AND t.canceled_at IS NULL;
+    RETURN coalesce(v_hint, false);
 END $$;
 
 -- Move what is due in a queue into its lanes, in (due, id) order, up to a limit. One mover per queue at a time. Answers whether
@@ -527,6 +539,7 @@ DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     v_rows qo.intake[];
     v_lanes bigint[];
+    v_ids uuid[];
     v_hint boolean := false;
     q qo.queues;
 BEGIN
@@ -543,12 +556,12 @@ BEGIN
                                ARRAY(SELECT r.kind FROM unnest(v_rows) r), ARRAY(SELECT r.priority FROM unnest(v_rows) r));
     PERFORM qo.lock_by_id(v_lanes);
     PERFORM qo.lock_idle(v_lanes, '{}');
-    FOR n IN 1..cardinality(v_rows) LOOP
-        -- Lanes before intake, as a push does; a row may have been canceled, or have entered with a push, meanwhile.
-        PERFORM FROM qo.intake t WHERE t.id = (v_rows[n]).id AND t.canceled_at IS NULL FOR UPDATE;
-        CONTINUE WHEN NOT FOUND;
-        v_hint := qo.enter(q, v_rows[n], v_lanes[n], v_now) OR v_hint;
-    END LOOP;
+    -- Lanes before intake, as a push does; a row may have been canceled, or have entered with a push, meanwhile.
+    v_ids := ARRAY(SELECT r.id FROM unnest(v_rows) r);
+    PERFORM FROM qo.intake t WHERE t.id = ANY (v_ids) AND t.canceled_at IS NULL ORDER BY t.due_at, t.id FOR UPDATE;
+    SELECT qo.enter(q, array_agg(u.id ORDER BY u.n), array_agg(u.lane ORDER BY u.n), v_now) INTO v_hint
+    FROM unnest(v_ids, v_lanes) WITH ORDINALITY AS u (id, lane, n)
+    WHERE EXISTS (SELECT FROM qo.intake t WHERE t.id = u.id AND t.canceled_at IS NULL) HAVING count(*) > 0;
     IF q.rules ->> 'window' <> '0.0' THEN PERFORM qo.wake_full(v_lanes); END IF;
     IF v_hint THEN PERFORM qo.hint(ARRAY[p_queue]); END IF;
     PERFORM qo.to_tidy(v_lanes, v_now);

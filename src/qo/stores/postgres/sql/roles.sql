@@ -11,10 +11,10 @@
 DO $$
 DECLARE
     v_schema text := (SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = 'qo.queues'::regclass);
-    v_pushing text[] := '{enqueue,push,push_one,push_plain,push_any,push_named,queue_to_use,lock_unit,lapse_over,tidy_lanes,tidy_rest,next_tidy}';
+    v_pushing text[] := '{enqueue,push,push_one,push_plain,push_any,queue_to_use,lock_unit,lapse_over,tidy_lanes,tidy_rest,next_tidy}';
     v_working text[] := '{claim,claim_one,claimed,settle,settle_done,extend,enter_due,lapse,join_group,watch,read_wants}';
-    v_reading text[] := '{as_text,tail_of,position_of,heads,head_from,place_of,id_number,size_of,queues_of,unpaused,joins_by_filter,is_unnoted}';
-    v_telling text[] := '{tell,to_tidy}';
+    v_reading text[] := '{as_text,tail_of,position_of,heads,head_from,place_of,id_number,size_of,queues_of,unpaused,joins_by_filter,is_unnoted,still_ready,unsettled_under_leases,first_entered}';
+    v_telling text[] := '{hint,to_tidy}';
     v_role text;
     f record;
 BEGIN

@@ -354,7 +354,7 @@ BEGIN
 END $$;
 
 -- Tell others that a keyed lane has a claimable head of another kind than the last, or one that nobody could look at.
--- Whoever held the lane asks on by itself; others wait for kinds that this head may be of.
+-- The consumer that held the lane claims on by itself; other waiters may want the kind of this head.
 CREATE FUNCTION qo.tell_of_head(q qo.queues, c qo.cursors) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM qo.cursors n WHERE n.id = c.id AND n.state = 'ready' AND n.head_kind IS DISTINCT FROM c.head_kind) THEN
