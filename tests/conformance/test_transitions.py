@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 import pytest
 
 from qo.core.fate import Again, Back, Completed, Dead, Fate
+from qo.core.keyed_lanes import Run, RunChange, lapse_run, settle_run
 from qo.core.lane import CursorState
 from qo.core.lease import Answer, Bury, Complete, Delivered, Fail, Release, Report, Settled, Verdict
-from qo.core.opens import settle_open
+from qo.core.open_lanes import settle_open
 from qo.core.queue import QueueSettings
-from qo.core.runs import Run, RunChange, lose_run, settle_run
 from tests.conformance.saying import ORDERS, claim, message, nothing, say, settle
 
 DRAW = 0.5
@@ -115,7 +115,7 @@ async def test_a_lost_run_is_what_the_transitions_make_of_it(store, clock, cance
         deadline = clock.now() + timedelta(seconds=10)
         clock.move_to(deadline)
         await nothing(store, kinds=frozenset(["no such kind"]))
-        change = lose_run(run, expected, deadline, DRAW, expired=False)
+        change = lapse_run(run, expected, deadline, DRAW, expired=False)
         assert (await lanes(store))["k"] == standing(run, change, clock.now())
         attempts, losses = change.attempts, change.losses
         if change.rest_at > run.start:

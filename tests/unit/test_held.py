@@ -76,9 +76,9 @@ def test_what_is_lost_is_not_held_any_more_and_what_is_canceled_is():
 
 def test_leases_that_are_over_are_forgotten():
     held = holding(delivered(0), delivered(0, token="u", expires=60))
-    assert held.next_end() == NOW + LEASE
+    assert held.next_expiry_at() == NOW + LEASE
     held.expire(NOW + LEASE)
-    assert (set(held.tokens), held.next_end()) == ({"u"}, NOW + 2 * LEASE)
+    assert (set(held.tokens), held.next_expiry_at()) == ({"u"}, NOW + 2 * LEASE)
 
 
 def test_an_extension_names_all_that_has_started_under_its_token():

@@ -25,7 +25,7 @@ class Ids:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
         self._began = -RUN_MS
-        self._front = b""
+        self._prefix = b""
         self._next = 0
 
     def take(self, count: int) -> list[MessageId]:
@@ -33,9 +33,9 @@ class Ids:
         milliseconds = int(self._now().timestamp() * 1000)
         if not 0 <= milliseconds - self._began < RUN_MS or self._next + count > COUNTER_LIMIT:
             self._begin(milliseconds)
-        front, first = self._front, self._next
+        prefix, first = self._prefix, self._next
         self._next = first + count
-        return [front + number.to_bytes(COUNTER_BYTES) for number in range(first, first + count)]  # type: ignore[misc]
+        return [prefix + number.to_bytes(COUNTER_BYTES) for number in range(first, first + count)]  # type: ignore[misc]
 
     def take_one(self) -> MessageId:
         """The same for one, which is what callers who push one message each ask for."""
@@ -44,10 +44,10 @@ class Ids:
             self._begin(milliseconds)
         number = self._next
         self._next = number + 1
-        return self._front + number.to_bytes(COUNTER_BYTES)  # type: ignore[return-value]
+        return self._prefix + number.to_bytes(COUNTER_BYTES)  # type: ignore[return-value]
 
     def _begin(self, milliseconds: int) -> None:
         [first] = message_ids(milliseconds, secrets.randbits(ENTROPY_BITS), 1)
         self._began = milliseconds
-        self._front = first[:-COUNTER_BYTES]
+        self._prefix = first[:-COUNTER_BYTES]
         self._next = int.from_bytes(first[-COUNTER_BYTES:]) >> 1

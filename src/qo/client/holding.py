@@ -90,7 +90,7 @@ class Holder:
     def holds(self, delivered: Delivered) -> bool:
         return at(delivered) in self.held
 
-    async def give_back(self) -> int:
+    async def release_all(self) -> int:
         """Release all that is held, with no attempt used. How many messages that was."""
         left = self.held.deliveries()
         self.held.clear()

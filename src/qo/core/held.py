@@ -113,7 +113,7 @@ class Held:
         for token, lane in [(token, lane) for token, lane, lease in self._each() if lease.expires_at <= now]:
             self._forget(token, lane)
 
-    def next_end(self) -> datetime | None:
+    def next_expiry_at(self) -> datetime | None:
         """When a lease will be over, if nothing is heard of it."""
         return min((lease.expires_at for _, _, lease in self._each()), default=None)
 

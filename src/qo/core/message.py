@@ -48,8 +48,8 @@ def message_ids(milliseconds: int, entropy: int, count: int) -> list[MessageId]:
     counter = entropy & 0x7FFFFFFFFFFF
     rest = entropy >> 47
     version, variant = 0x7000 | rest >> 14 & 0xFFF, 0x8000 | rest & 0x3FFF
-    front = milliseconds.to_bytes(6) + version.to_bytes(2) + variant.to_bytes(2)
-    return [front + number.to_bytes(6) for number in range(counter, counter + count)]  # type: ignore[misc]
+    prefix = milliseconds.to_bytes(6) + version.to_bytes(2) + variant.to_bytes(2)
+    return [prefix + number.to_bytes(6) for number in range(counter, counter + count)]  # type: ignore[misc]
 
 
 def runs_of_ids(ids: Sequence[bytes]) -> list[tuple[bytes, bytes, int]]:

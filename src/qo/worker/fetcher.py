@@ -78,13 +78,13 @@ class Fetcher:
         kinds: frozenset[str],
         group: str,
         owner: str,
-        gauges: WorkerMetrics,
+        metrics: WorkerMetrics,
     ) -> None:
         self._broker = broker
         self._host = host
         self._options = options
         self._queues, self._kinds, self._group, self._owner = queues, kinds, group, owner
-        self._gauges = gauges
+        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._holder = Holder(broker, options.lease, self._give_up)
         self._parked = 0
@@ -111,10 +111,10 @@ class Fetcher:
             taken=lambda: self._taken,
             pressure=self.pressure,
         )
-        gauges.in_flight(lambda: len(self._holder.held))
-        gauges.capacity(options.max_concurrent_tasks, lambda: options.max_concurrent_tasks - self._taken)
-        gauges.pressed(lambda: self.pressure)
-        gauges.polled(broker.polled)
+        metrics.in_flight(lambda: len(self._holder.held))
+        metrics.capacity(options.max_concurrent_tasks, lambda: options.max_concurrent_tasks - self._taken)
+        metrics.pressed(lambda: self.pressure)
+        metrics.polled(broker.polled)
 
     # From any thread
 
@@ -257,7 +257,7 @@ class Fetcher:
             self._hand_over(answer)
 
     def _hand_over(self, claimed: Claimed) -> None:
-        self._gauges.claimed(len(claimed.deliveries))
+        self._metrics.claimed(len(claimed.deliveries))
         self._host.start(claimed.deliveries)
 
     async def _settle_on_and_on(self) -> None:
@@ -321,7 +321,7 @@ class Fetcher:
 
     def _note(self, finished: Sequence[Finished], answers: Sequence[Settled]) -> None:
         for each, answer in zip(finished, answers, strict=False):
-            self._gauges.settled(each.report, each.seconds)
+            self._metrics.settled(each.report, each.seconds)
             if answer.answer not in (Answer.SETTLED, Answer.REPEATED):
                 log.warning("a message was not ours any more when it was settled", extra=log_fields(each.delivered))
             if not isinstance(each.report, Complete):
@@ -358,4 +358,4 @@ class Fetcher:
         if left:
             log.info("released %d messages that were not finished", left)
             with contextlib.suppress(QoError):
-                await self._holder.give_back()
+                await self._holder.release_all()

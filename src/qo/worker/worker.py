@@ -97,7 +97,7 @@ class Worker:
         self._hooks: dict[str, list[Hook]] = {event: [] for event in EVENTS}
         self._middleware = [checked("middleware", each) for each in middleware]
         self._run: Run | None = None
-        self._gauges = WorkerMetrics()
+        self._metrics = WorkerMetrics()
 
     def use(self, **options: str | None) -> None:
         """Have these, of `token` and `encryption_key`, where the worker has none of its own."""
@@ -107,7 +107,7 @@ class Worker:
     @property
     def metrics(self) -> Registry:
         """What this worker has counted."""
-        return self._gauges.registry
+        return self._metrics.registry
 
     @overload
     def task(self, name: F) -> F: ...
@@ -201,7 +201,7 @@ class Worker:
             raise Invalid("worker", "is running already")
         if options is not None and not isinstance(options, WorkerRunOptions):
             raise Invalid("options", f"must be WorkerRunOptions(…), not {type(options).__name__}")
-        self._run = Run(self, options or WorkerRunOptions(), self._gauges)
+        self._run = Run(self, options or WorkerRunOptions(), self._metrics)
         return self._run
 
     async def _ran(self, run: Run) -> Ran:
@@ -209,7 +209,7 @@ class Worker:
             await run.until_stopped()
         finally:
             self._run = None
-        return Ran(self._gauges.succeeded, self._gauges.failed, run.left_behind)
+        return Ran(self._metrics.succeeded, self._metrics.failed, run.left_behind)
 
     def main(self, options: WorkerRunOptions | None = None) -> Ran:
         """Run as a program: on a loop of its own, until SIGTERM or SIGINT. Call it where no loop runs."""
@@ -241,7 +241,7 @@ class Worker:
     @property
     def standing(self) -> tuple[int, int]:
         """Tasks that have ended, and that run now."""
-        ended = self._gauges.succeeded + self._gauges.failed
+        ended = self._metrics.succeeded + self._metrics.failed
         return ended, 0 if self._run is None else self._run.running
 
     def stop(self, *, now: bool = False) -> None:
@@ -291,10 +291,10 @@ def run_quickly(main: Coroutine[Any, Any, T]) -> T:
 class Run:
     """One run of a worker: the user's side of it."""
 
-    def __init__(self, worker: Worker, options: WorkerRunOptions, gauges: WorkerMetrics) -> None:
+    def __init__(self, worker: Worker, options: WorkerRunOptions, metrics: WorkerMetrics) -> None:
         self._worker = worker
         self._options = options
-        self._gauges = gauges
+        self._metrics = metrics
         self._loop = asyncio.get_running_loop()
         self._running: dict[At, tuple[asyncio.Task[None], Context]] = {}
         self._lost: set[At] = set()
@@ -316,7 +316,7 @@ class Run:
             processes = Processes(options.processes)
             stack.callback(processes.close)
             self._take_signals(stack)
-            async with exposed(self._gauges.registry, options.metrics_port):
+            async with exposed(self._metrics.registry, options.metrics_port):
                 await worker.call_hooks("start")
                 self._runner = worker.runner(threads, processes, self._occupy)  # these hooks may register others
                 try:
@@ -333,9 +333,9 @@ class Run:
         """Run until stopped. If this task is cancelled, the worker stops now, and first gives back what runs."""
         where = self._worker.where
         working = asyncio.ensure_future(
-            self._machine(where.broker)
+            self._run_fetcher(where.broker)
             if isinstance(where, Queue)
-            else asyncio.to_thread(run_quickly, self._machine_apart())
+            else asyncio.to_thread(run_quickly, self._connect_and_run_fetcher())
         )
         canceled = False
         while not working.done():
@@ -350,14 +350,14 @@ class Run:
             raise asyncio.CancelledError
         await working
 
-    async def _machine_apart(self) -> None:
+    async def _connect_and_run_fetcher(self) -> None:
         client = await self._worker.connected(self._options.polling)
         try:
-            await self._machine(client.broker)
+            await self._run_fetcher(client.broker)
         finally:
             await client.close()
 
-    async def _machine(self, broker: Any) -> None:
+    async def _run_fetcher(self, broker: Any) -> None:
         worker = self._worker
         self._fetcher = Fetcher(
             broker,
@@ -367,7 +367,7 @@ class Run:
             kinds=frozenset(worker.tasks),
             group=worker.group,
             owner=worker.owner,
-            gauges=self._gauges,
+            metrics=self._metrics,
         )
         store = "" if isinstance(worker.where, Queue) else f" of {described(worker.where, worker.where_from)}"
         log.info("working on %s%s: %s", ", ".join(worker.queues), store, ", ".join(sorted(worker.tasks)))
@@ -451,12 +451,12 @@ class Run:
             raise Invalid("signals", "can be taken in the main thread only; say signals=False here")
         asked = 0
 
-        def told(number: int) -> None:
+        def on_signal(number: int) -> None:
             nonlocal asked
             asked += 1
             log.info("%s: %s", signal.Signals(number).name, "stopping" if asked == 1 else "stopping now")
             self.stop(now=asked > 1)
 
         for each in SIGNALS:
-            self._loop.add_signal_handler(each, told, each)
+            self._loop.add_signal_handler(each, on_signal, each)
             stack.callback(self._loop.remove_signal_handler, each)

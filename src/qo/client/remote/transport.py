@@ -47,8 +47,8 @@ TRIED_AGAIN = frozenset({429, 502, 503, 504})
 class TryAgain(Exception):
     """Another try may do better; if there is none, this is what is told."""
 
-    def __init__(self, told: QoError) -> None:
-        self.told = told
+    def __init__(self, error: QoError) -> None:
+        self.error = told
 
 
 class Answer(NamedTuple):
@@ -144,8 +144,8 @@ class Transport:
             try:
                 return await self._once(method, self._addresses[server] + path, data, headers, waits)
             except TryAgain as error:
-                failed = error.told
-            self._leave(server)
+                failed = error.error
+            self._switch_server(server)
             failures += 1
             if fresh is not None:
                 fresh(body)
@@ -193,7 +193,7 @@ class Transport:
             raise _error_of(answer, url)
         return answer
 
-    def _leave(self, server: int) -> None:
+    def _switch_server(self, server: int) -> None:
         """Change to the next server, unless another call has done so already."""
         if self._current == server and len(self._addresses) > 1:
             self._current = (server + 1) % len(self._addresses)

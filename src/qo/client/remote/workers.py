@@ -12,7 +12,7 @@ from qo.client.remote.calls import path_of
 from qo.client.remote.transport import Transport
 from qo.core.scaling import Demand
 from qo.core.worker import Heartbeat, WaitingKind, WorkerInfo
-from qo.wire.operations.workers import BEAT, LEAVE, SCALING, WORKERS
+from qo.wire.operations.workers import DEREGISTER, HEARTBEAT, SCALING, WORKERS
 from qo.wire.workers import KeptReply, ScalingReply, WorkersReply
 
 MOST_ASKED = 90
@@ -26,7 +26,7 @@ class RemoteWorkers:
     async def heartbeat(self, heartbeats: Sequence[Heartbeat]) -> bool:
         kept = True
         for each in heartbeats:
-            answer = await self._transport.call(BEAT.method, path_of(BEAT, {"id": each.id}), each)
+            answer = await self._transport.call(HEARTBEAT.method, path_of(HEARTBEAT, {"id": each.id}), each)
             kept &= msgspec.json.decode(answer.body, type=KeptReply).kept
         return kept
 
@@ -39,7 +39,7 @@ class RemoteWorkers:
 
     async def deregister(self, ids: Sequence[str]) -> None:
         for id in ids:
-            await self._transport.call(LEAVE.method, path_of(LEAVE, {"id": id}))
+            await self._transport.call(DEREGISTER.method, path_of(DEREGISTER, {"id": id}))
 
     async def workers(self) -> Sequence[WorkerInfo]:
         return (await self._all()).workers

@@ -29,8 +29,8 @@ from qo.stores.postgres.pool import Connection, Pool, keep_alive
 log = logging.getLogger("qo.postgres")
 
 PROBE_SECONDS = 3.0
-KEEP = "SELECT pg_advisory_lock_shared(hashtextextended($1 || ' ' || id, 0)) FROM unnest($2::text[]) id"
-LET_GO = "SELECT pg_advisory_unlock_shared(hashtextextended($1 || ' ' || id, 0)) FROM unnest($2::text[]) id"
+VOUCH = "SELECT pg_advisory_lock_shared(hashtextextended($1 || ' ' || id, 0)) FROM unnest($2::text[]) id"
+STOP_VOUCHING = "SELECT pg_advisory_unlock_shared(hashtextextended($1 || ' ' || id, 0)) FROM unnest($2::text[]) id"
 """A lock that nobody waits for says that a worker lives: it ends with the session, and `pg_locks` shows it."""
 KEPT_LIMIT = 1000
 """A server has room for some thousands of locks, for all."""
@@ -94,7 +94,7 @@ class Listener:
             fresh = [id for id in ids if id not in self._kept]
             if len(self._kept) + len(fresh) > KEPT_LIMIT:
                 return False
-            await self._say(KEEP, fresh)
+            await self._say(VOUCH, fresh)
             self._kept.update(fresh)
             return True
 
@@ -102,7 +102,7 @@ class Listener:
         async with self._speaking:
             kept = [id for id in ids if id in self._kept]
             self._kept.difference_update(kept)
-            await self._say(LET_GO, kept)
+            await self._say(STOP_VOUCHING, kept)
 
     async def _say(self, sql: str, ids: Sequence[str]) -> None:
         if ids and self._connection is not None:
@@ -130,7 +130,7 @@ class Listener:
             await connection.add_listener(self._own_channel, self._notified)
             async with self._speaking:
                 if self._kept:
-                    await connection.execute(KEEP, self._channel, list(self._kept))
+                    await connection.execute(VOUCH, self._channel, list(self._kept))
                 if self._closed:
                     raise Closed("this store was closed")
                 connection.add_termination_listener(self._lost)

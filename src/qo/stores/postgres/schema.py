@@ -18,11 +18,11 @@ import asyncpg
 
 from qo.core.errors import Incompatible
 from qo.core.fate import FRAGILE_LOSSES
-from qo.core.keeping import CHECK_DEDUPE, KEEP_NONCES, KEEP_SETTLED, KEEP_TRACES, NOTE_CLAIMED, TIDY_AFTER
 from qo.core.lease import QUEUES_LIMIT
 from qo.core.message import HEADER_BYTES_LIMIT, HEADER_COUNT_LIMIT, PRIORITY_LIMIT
 from qo.core.names import KEY_LIMIT, NAME_LIMIT
 from qo.core.queue import WINDOW_FULL, History, QueueSettings, plain_value
+from qo.core.retention import CHECK_DEDUPE, KEEP_NONCES, KEEP_SETTLED, KEEP_TRACES, NOTE_CLAIMED, TIDY_AFTER
 from qo.core.retry import LARGEST_EXPONENT
 
 VERSIONS_AHEAD = 1

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qo.core.fate import Again, Dead
+from qo.core.keyed_lanes import Decided, Run, lapse_run
 from qo.core.lane import CursorState
-from qo.core.opens import OpenDecided, Tries, lose_open
+from qo.core.open_lanes import OpenDecided, Tries, lapse_open
 from qo.core.outcome import JobState
-from qo.core.runs import Decided, Run, lose_run
 from qo.stores.sqlite import intake, outcomes
 from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, rest
 from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
@@ -84,7 +84,7 @@ def lapse(tx: Transaction, queue: QueueRow, lease: LeaseRow, room: int) -> int:
 
     tried = [(offset, Tries(attempts, losses)) for offset, attempts, losses in retries]
     deadline = moment(lease.expires_at)
-    for each in lose_open(tried, unsettled, room, lease.canceled, queue.settings, deadline, tx.draw, expired):
+    for each in lapse_open(tried, unsettled, room, lease.canceled, queue.settings, deadline, tx.draw, expired):
         _give_back(tx, queue, cursor, lease, each)
     if len(retries) + len(unsettled) > room:
         tx.run(SQL.keep_settled, lease.token, lease.lane_id, lease.settled_bytes())
@@ -140,7 +140,7 @@ def _lapse_run(tx: Transaction, queue: QueueRow, cursor: Cursor, lease: LeaseRow
     )
     life = tx.value(SQL.expires_at, cursor.lane.id, run.start)
     expired = life is not None and life <= lease.expires_at
-    change = lose_run(run, queue.settings, moment(lease.expires_at), tx.draw(), expired)
+    change = lapse_run(run, queue.settings, moment(lease.expires_at), tx.draw(), expired)
     for offset in change.canceled:
         tx.run(SQL.skip, cursor.id, offset)
     gone = canceled_ends(change.canceled, lease.owner)

@@ -6,8 +6,8 @@ its holder is finished, and takes the key over. Housekeeping removes the rest.
 
 from __future__ import annotations
 
-from qo.core.keeping import CHECK_DEDUPE
 from qo.core.message import DedupeScope, MessageId, NewMessage
+from qo.core.retention import CHECK_DEDUPE
 from qo.stores.sqlite.advance import lapse_whole, lease_over
 from qo.stores.sqlite.lanes import cursor_in
 from qo.stores.sqlite.moments import span

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import NamedTuple
 
-from qo.core.keeping import TIDY_AFTER
 from qo.core.lane import CursorState, Filter, Start, StartAt
 from qo.core.message import NewMessage
 from qo.core.names import DEFAULT_GROUP
 from qo.core.outcome import JobState
 from qo.core.queue import WINDOW_FULL, History, QueueSettings
+from qo.core.retention import TIDY_AFTER
 from qo.stores.sqlite.moments import micros, moment, span
 from qo.stores.sqlite.places import place
 from qo.stores.sqlite.statements import statements

@@ -15,10 +15,10 @@ from functools import partial
 from itertools import groupby
 
 from qo.core.fate import Again, Back, Completed, Dead
+from qo.core.keyed_lanes import Run, RunChange, settle_run
 from qo.core.lease import Answer, Report, Settled, Settlement, Verdict
-from qo.core.opens import OpenDecided, Tries, settle_open
+from qo.core.open_lanes import OpenDecided, Tries, settle_open
 from qo.core.outcome import JobState
-from qo.core.runs import Run, RunChange, settle_run
 from qo.stores.sqlite import outcomes
 from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, rest
 from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease

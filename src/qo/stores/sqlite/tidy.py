@@ -11,9 +11,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from qo.core.keeping import KEEP_NONCES, KEEP_SETTLED
 from qo.core.names import DEFAULT_GROUP
 from qo.core.queue import QueueSettings
+from qo.core.retention import KEEP_NONCES, KEEP_SETTLED
 from qo.stores.sqlite import dedupe, traces
 from qo.stores.sqlite.dedupe import UNIQUE_CHECK_REST
 from qo.stores.sqlite.groups import first_entered

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from qo.core.keeping import KEEP_TRACES
 from qo.core.outcome import Trace
+from qo.core.retention import KEEP_TRACES
 from qo.core.verbs import TRACES_LIMIT
 from qo.stores.pages import PAGE_BYTES, trace_size, within
 from qo.stores.sqlite.moments import micros, moment, span

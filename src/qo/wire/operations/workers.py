@@ -16,7 +16,7 @@ WORKERS = Operation(
     decides=True,
     replies={200: WorkersReply},
 )
-BEAT = Operation(
+HEARTBEAT = Operation(
     method="PUT",
     path="/v1/workers/{id}",
     name="heartbeat",
@@ -26,7 +26,7 @@ BEAT = Operation(
     body=Heartbeat,
     replies={200: KeptReply},
 )
-LEAVE = Operation(
+DEREGISTER = Operation(
     method="DELETE",
     path="/v1/workers/{id}",
     name="deregister",

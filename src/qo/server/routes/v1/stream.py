@@ -21,7 +21,7 @@ from qo.wire.claims import StreamQuery, WantBody, read_want, write_deliveries
 from qo.wire.operation import CONSUME
 
 STREAM_WAIT = timedelta(hours=1)
-BEAT_SECONDS = 15
+COMMENT_SECONDS = 15
 """A comment is sent after so long without a message, so that nobody in between takes the line for dead."""
 STREAM_BYTES = 2 * 1024 * 1024
 """Of one claim for a stream: while it is sent, the next one is made already."""
@@ -106,11 +106,11 @@ async def _claim(context: ServerContext, request: Request, want: Want, priority:
     claim = asyncio.ensure_future(context.broker.claim_or_wait(want, until, priority))
     try:
         while not claim.done():
-            await asyncio.wait([claim], timeout=BEAT_SECONDS)
+            await asyncio.wait([claim], timeout=COMMENT_SECONDS)
             if not claim.done() and not await context.authenticator.is_still(request.caller, request.headers):
                 raise Unauthenticated("the token of this stream is over")
             if not claim.done():
-                await _beat(send)
+                await _send_comment(send)
     except BaseException:
         claim.cancel()  # what it has taken already goes to someone else
         await asyncio.gather(claim, return_exceptions=True)
@@ -120,12 +120,12 @@ async def _claim(context: ServerContext, request: Request, want: Want, priority:
 
 async def _wait_for_room(stream: Stream, now: datetime, send: Send) -> None:
     stream.freed.clear()
-    over = stream.held.next_end()
-    rest = BEAT_SECONDS if over is None else min(BEAT_SECONDS, (over - now).total_seconds())
+    over = stream.held.next_expiry_at()
+    rest = COMMENT_SECONDS if over is None else min(COMMENT_SECONDS, (over - now).total_seconds())
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stream.freed.wait(), max(rest, 0.001))
         return
-    await _beat(send)
+    await _send_comment(send)
 
 
 async def _tell(context: ServerContext, deliveries: tuple[Delivered, ...], send: Send, terms: StreamQuery) -> None:
@@ -147,5 +147,5 @@ def _on_lines(data: bytes) -> bytes:
     return data.replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
 
 
-async def _beat(send: Send) -> None:
+async def _send_comment(send: Send) -> None:
     await send({"type": "http.response.body", "body": b": \n\n", "more_body": True})

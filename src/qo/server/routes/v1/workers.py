@@ -16,7 +16,7 @@ from qo.wire.operation import CONSUME, FOLLOW, LOOK
 from qo.wire.queues import DeletedReply
 from qo.wire.workers import KeptReply, ScalingQuery, ScalingReply, WorkersReply
 
-_beat = msgspec.json.Decoder(Heartbeat)
+_decode_heartbeat = msgspec.json.Decoder(Heartbeat)
 
 
 async def workers(context: ServerContext, request: Request) -> Response:
@@ -35,7 +35,7 @@ def _seen(worker: WorkerInfo, sees: Callable[[str], bool]) -> WorkerInfo:
 
 
 async def heartbeat(context: ServerContext, request: Request) -> Response:
-    body = request.read(_beat)
+    body = request.read(_decode_heartbeat)
     request.allow(CONSUME, body.queues)
     if body.id != request.path["id"]:
         raise Invalid("id", f"must be '{request.path['id']}', as in the path")

@@ -1,7 +1,7 @@
 """A keyed lane's run: what settling and losing it does to the lane. Pure: state in, changes out.
 
 An engine reads a run's state, asks here, and writes the change down. PostgreSQL's functions do the
-same by themselves; a table of cases holds them to these (`tests/unit/test_transitions.py`).
+same by themselves; a table of cases holds them to these (`tests/conformance/test_transitions.py`).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def settle_run(
             return RunChange(decided=decided, canceled=canceled, rest_at=stop + 1)
 
 
-def lose_run(run: Run, settings: QueueSettings, deadline: datetime, draw: float, expired: bool) -> RunChange:
+def lapse_run(run: Run, settings: QueueSettings, deadline: datetime, draw: float, expired: bool) -> RunChange:
     """A lease ran out: the cursor goes back to the first unsettled message, which alone counts the loss."""
     fate = fate_of_loss(run.standing(run.start, expired), settings, deadline, draw)
     canceled = _canceled_among(run, run.start + 1)

@@ -64,7 +64,7 @@ def settle_open(
     return decided
 
 
-def lose_open(
+def lapse_open(
     retries: Sequence[tuple[int, Tries]],
     unsettled: Sequence[int],
     room: int,
