@@ -274,7 +274,7 @@ class Queue(Steps):
         check_handler(handler)
         if handler is not None and not is_async(handler):
             raise Invalid("handler", "must be an async function; the sync client takes plain ones")
-        told = self.told(batch=batch, concurrency=concurrency, lease=lease, kinds=kinds, idle=idle)
+        told = self.with_options(batch=batch, concurrency=concurrency, lease=lease, kinds=kinds, idle=idle)
         if handler is None:
             return consume.iterate(told, told.options)
         return consume.run(told, handler, told.options)

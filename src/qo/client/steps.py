@@ -71,7 +71,7 @@ class Steps:
     def _but(self, **changes: Any) -> Self:
         return self._with(replace(self.options, **changes))
 
-    def told(
+    def with_options(
         self,
         *,
         batch: int | None = None,
@@ -81,11 +81,11 @@ class Steps:
         idle: Length | None = None,
     ) -> Self:
         """Several steps at once; what is None was not said."""
-        told = self if batch is None else self.batch(batch)
-        told = told if concurrency is None else told.concurrency(concurrency)
-        told = told if lease is None else told.lease(lease)
-        told = told if kinds is None else told.kinds(*(checked_kinds(kinds) or ()))
-        return told if idle is None else told.idle(idle)
+        chosen = self if batch is None else self.batch(batch)
+        chosen = chosen if concurrency is None else chosen.concurrency(concurrency)
+        chosen = chosen if lease is None else chosen.lease(lease)
+        chosen = chosen if kinds is None else chosen.kinds(*(checked_kinds(kinds) or ()))
+        return chosen if idle is None else chosen.idle(idle)
 
     def batch(self, messages: int) -> Self:
         """Take so many messages with one claim."""
@@ -144,11 +144,11 @@ class Steps:
         """Ask every so often, instead of waiting to be woken."""
         return self._but(polling=_milliseconds("interval_ms", interval_ms))
 
-    def on_error(self, told: OnError) -> Self:
+    def on_error(self, handler: OnError) -> Self:
         """Be told of a delivery and the error that its handler raised; then it is tried again, as ever."""
-        if not callable(told):
-            raise Invalid("on_error", f"must be a function of a delivery and an error, not {type(told).__name__}")
-        return self._but(on_error=told)
+        if not callable(handler):
+            raise Invalid("on_error", f"must be a function of a delivery and an error, not {type(handler).__name__}")
+        return self._but(on_error=handler)
 
 
 def _milliseconds(field: str, value: Any) -> timedelta:

@@ -81,7 +81,7 @@ class SyncQueue(QueueShell, Steps, over=Queue):
         check_handler(handler)
         if inspect.iscoroutinefunction(handler):
             raise Invalid("handler", "must be a plain function; the async client takes async ones")
-        queue = self._inner.told(batch=batch, concurrency=concurrency, lease=lease, kinds=kinds, idle=idle)
+        queue = self._inner.with_options(batch=batch, concurrency=concurrency, lease=lease, kinds=kinds, idle=idle)
         if handler is None:
             return self._iterate(queue.consume())
         with ThreadPoolExecutor(queue.options.concurrency, thread_name_prefix="qo-handler") as threads:

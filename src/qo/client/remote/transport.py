@@ -48,7 +48,7 @@ class TryAgain(Exception):
     """Another try may do better; if there is none, this is what is told."""
 
     def __init__(self, error: QoError) -> None:
-        self.error = told
+        self.error = error
 
 
 class Answer(NamedTuple):
