@@ -9,7 +9,8 @@ import pytest
 
 from qo.broker.broker import LocalBroker
 from qo.core.errors import TooLarge
-from qo.core.message import Dedupe, DedupeScope, Duplicate, NewMessage, Refused, Stored, message_ids
+from qo.core.message import Dedupe, DedupeScope, Duplicate, NewMessage, Refused, Stored, id_text, message_ids
+from qo.testing.clock import START
 from tests.conformance.remote import OverHttp
 from tests.conformance.saying import ORDERS, buried, claim, done, message, messages, nothing, payloads, settle
 
@@ -245,3 +246,22 @@ async def test_an_id_that_is_the_last_of_a_run_and_comes_again_is_stored_once(st
     assert answers[:2] == [Stored(first), Stored(second)]
     assert isinstance(answers[2], Refused)
     assert payloads(await claim(store)) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_messages_that_enter_in_another_order_than_their_ids_are_all_found(store, clock, key):
+    """Others that were pushed in between have ids in between, and are in other lanes."""
+    ids = message_ids(1_700_000_000_000, 77 << 40, 6)
+    after = {0: 1, 4: 2, 2: 3, 5: 4}
+
+    def of(number: int) -> NewMessage:
+        if number not in after:
+            return NewMessage(id=ids[number], queue="other", payload=b"1")
+        due_at = START + timedelta(seconds=after[number])
+        return NewMessage(id=ids[number], queue=ORDERS, payload=b"1", key=key, due_at=due_at)
+
+    await store.push([of(number) for number in range(6)])
+    clock.move(seconds=10)
+    assert [each.id for each in await claim(store)] == [ids[number] for number in (0, 4, 2, 5)]
+    jobs = await store.jobs(ids)
+    assert [None if job is None else job.id for job in jobs] == [id_text(each) for each in ids]

@@ -206,12 +206,14 @@ BEGIN
             AND (qo.place_of(u.id)).lane_id IS NOT NULL) THEN
         RAISE unique_violation USING MESSAGE = 'qo: known id';
     END IF;
-    -- A run for ids that count up along a lane.
+    -- A run for ids that count up by one from place to place of a lane, so that no other id lies between those of a run.
     INSERT INTO qo.id_runs (first, last, lane_id, "offset")
     SELECT (array_agg(r.id ORDER BY r.place))[1], (array_agg(r.id ORDER BY r.place DESC))[1], r.lane, min(r.place)
-    FROM (SELECT u.lane, u.place, u.id, left(u.id::text, 24) AS prefix, qo.id_number(u.id) - u.place AS run
-          FROM unnest(p_lanes, v_places, p_ids) AS u (lane, place, id)) r
-    GROUP BY r.lane, r.prefix, r.run ORDER BY 1;
+    FROM (SELECT x.*, count(*) FILTER (WHERE x.begins) OVER (PARTITION BY x.lane ORDER BY x.place) AS run
+          FROM (SELECT u.lane, u.place, u.id, (qo.id_number(u.id) - lag(qo.id_number(u.id)) OVER w) IS DISTINCT FROM 1
+                       OR left(u.id::text, 24) IS DISTINCT FROM lag(left(u.id::text, 24)) OVER w AS begins
+                FROM unnest(p_lanes, v_places, p_ids) AS u (lane, place, id) WINDOW w AS (PARTITION BY u.lane ORDER BY u.place)) x) r
+    GROUP BY r.lane, r.run ORDER BY 1;
     INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, headers, created_at, due_at, entered_at, expires_at, group_id, retry_of)
     SELECT m.lane, m.place, m.id, CASE WHEN m.keyed THEN m.kind END, CASE WHEN m.keyed THEN m.priority END, m.payload, m.headers,
            m.created, m.due, v_entered[m.d], m.expires, p_group, m.retry_of
