@@ -428,9 +428,9 @@ BEGIN
         PERFORM qo.lock_keys_of(p_queues, p_keys, p_kinds, p_priorities, p_dedupes, v_now);
     END IF;
     v_known := array_fill(NULL::boolean, ARRAY[v_count]);
-    -- Without `p_look`, one that is known is met where it is written; but a delayed one that has entered a lane since would not be.
+    -- Without `p_look`, one that is in a lane is met where it is written; but not if it is delayed now.
     FOR x IN SELECT m.* FROM unnest(p_ids, p_queues, p_keys, p_payloads, v_dues) WITH ORDINALITY AS m (id, queue, key, payload, due, n)
-             WHERE (p_look OR m.due > v_now) AND (EXISTS (SELECT FROM qo.intake i WHERE i.id = m.id) OR EXISTS (
+             WHERE EXISTS (SELECT FROM qo.intake i WHERE i.id = m.id) OR ((p_look OR m.due > v_now) AND EXISTS (
                  SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= m.id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= m.id)) LOOP
         v_known[x.n] := qo.is_repeat(x.id, x.queue, x.key, x.payload);
     END LOOP;
