@@ -302,6 +302,26 @@ def test_tables_and_bars_are_drawn_where_there_is_a_terminal(tmp_path):
     assert json.loads(run("queues", "--json", folder=tmp_path).stdout)[0]["ready"] == 0
 
 
+def test_output_that_is_sent_elsewhere_is_not_drawn_over(tmp_path):
+    """The bar is on the terminal; what the command prints goes where it was sent."""
+    script = "from qo.cli.main import main; import sys; sys.exit(main(['push', 'q', '--lines']))"
+    ours, theirs = pty.openpty()
+    with (tmp_path / "ids.txt").open("wb") as ids:
+        pushed = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path, input=b"1\n" * 5, stdout=ids, stderr=theirs, check=False
+        )
+    os.close(theirs)
+    os.close(ours)
+    assert (pushed.returncode, len((tmp_path / "ids.txt").read_text().splitlines())) == (0, 5)
+
+
+@pytest.mark.parametrize("command", ["dead", "token"])
+def test_a_command_of_several_explains_itself_when_it_is_called_bare(tmp_path, command):
+    said = run(command, folder=tmp_path)
+    assert said.returncode == 0, said.stderr
+    assert "ACTION" in said.stdout
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
 def test_shell_completion(tmp_path, shell):
     said = run("completion", shell, folder=tmp_path)

@@ -128,3 +128,15 @@ def test_the_command_line_takes_text(capsys):
     with pytest.raises(SystemExit):
         parser().parse_args(["pop", "q", "--wait", "soon"])
     assert "such as '90'" in capsys.readouterr().err
+
+
+def test_intervals_of_polling_and_the_rest_after_a_failure_follow_the_rule_too():
+    second = timedelta(seconds=1)
+    for length in ("1s", second, 1000):
+        assert qo.PollingStrategy.fixed(length).min_interval == second
+        assert qo.PollingStrategy.adaptive(length, "1m").min_interval == second
+    assert qo.PollingStrategy(1, "2s").max_interval == 2 * second
+    assert qo.Fail("no", after="1s") == qo.Fail("no", after=second) == qo.Fail("no", after=1)
+    for wrong in (True, "soon", None, [1]):
+        with pytest.raises(qo.Invalid, match="interval_ms: must be a timedelta"):
+            qo.PollingStrategy.fixed(wrong)

@@ -954,3 +954,40 @@ async def test_a_worker_that_is_left_at_once_ends():
         async with asyncio.timeout(60), worker.running():
             pass
         assert worker.standing == (0, 0)
+
+
+# A store that is away
+
+
+@pytest.mark.parametrize("url", ["postgresql://x@127.0.0.1:1/x", "http://127.0.0.1:1"])
+@pytest.mark.parametrize("now", [False, True])
+async def test_a_worker_whose_store_is_away_can_be_stopped(url, now):
+    worker = qo.Worker(url)
+    worker.task("send")(lambda payload: None)
+    started = asyncio.Event()
+    worker.on("start")(started.set)
+    running = asyncio.create_task(worker.run(qo.WorkerRunOptions(grace_seconds="100ms")))
+    await asyncio.wait_for(started.wait(), 30)
+    worker.stop(now=now)
+    ran = await asyncio.wait_for(running, 60)
+    assert (ran.succeeded, ran.failed) == (0, 0)
+
+
+async def test_a_worker_runs_again_and_counts_anew(tmp_path):
+    worker = qo.Worker(f"sqlite:///{tmp_path}/qo.db", queues="q")
+    ended = asyncio.Event()
+    worker.on("success")(lambda message: ended.set())
+
+    @worker.task
+    async def send(_: int) -> None: ...
+
+    async with qo.connect(f"sqlite:///{tmp_path}/qo.db") as client:
+        for _ in range(2):
+            ended.clear()
+            await client.queue("q").submit("send", 1)
+            running = asyncio.create_task(worker.run())
+            await asyncio.wait_for(ended.wait(), 30)
+            worker.stop()
+            assert (await asyncio.wait_for(running, 30)).succeeded == 1
+    shown = {metric.name: [value for _, _, value in metric.samples()] for metric in worker.metrics.metrics()}
+    assert shown["worker_tasks_completed_total"] == [2]

@@ -23,7 +23,7 @@ def add_to(commands: Any) -> None:
     dead: argparse.ArgumentParser = commands.add_parser(
         "dead", help="list, show, retry or purge dead letters", description="Messages that used up their attempts."
     )
-    actions = dead.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = dead.add_subparsers(dest="action", metavar="ACTION")
     listing = add_command(actions, "list", "list dead letters, oldest first", _list)
     listing.add_argument("queue")
     listing.add_argument("--limit", type=int, default=20, help="how many (default 20)")

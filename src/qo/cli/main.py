@@ -48,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.command is None:
         known.print_help()
         return 0
+    if not hasattr(given, "run"):  # a command of several, called bare
+        known.parse_args([given.command, "--help"])
     try:
         code: int = given.run(given)
     except QoError as error:

@@ -70,6 +70,8 @@ async def opened(
                         "makes it"
                     )
                 client = await stack.enter_async_context(connect(chosen.url, patience=PATIENCE_SECONDS, **options))
+                if remote:
+                    await client.broker.inspect.ready()  # opening a client of a server asks that nothing
             yield client
 
 

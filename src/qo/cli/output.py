@@ -42,7 +42,9 @@ def progress(doing: str, total: int | None = None) -> Iterator[Advance]:
         return
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    shown = console.is_terminal
+    to_both = sys.stdout.isatty()  # else what is printed goes where it was sent, and not to the bar's terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown, redirect_stdout=to_both) as bar:
         task = bar.add_task(doing, total=total)
         yield lambda count: bar.advance(task, count)
 
@@ -63,7 +65,9 @@ def _print_richly(head: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
         return False
     drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column, name in enumerate(head):
-        drawn.add_column(name, justify="right" if _is_numeric(rows, column) else "left", overflow="fold")
+        drawn.add_column(
+            name, justify="right" if _is_numeric(rows, column) else "left", overflow="fold", no_wrap=name == "id"
+        )
     for row in rows:
         drawn.add_row(*(Text(printable(cell)) for cell in row))
     Console().print(drawn)

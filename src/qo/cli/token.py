@@ -20,7 +20,7 @@ def add_to(commands: Any) -> None:
         help="create, list or revoke the tokens that a server asks for",
         description="Tokens for `qo serve --auth token`. They are kept in the store; their secrets are not.",
     )
-    actions = token.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = token.add_subparsers(dest="action", metavar="ACTION")
     create = add_command(actions, "create", "make a token and print it, once", _create)
     create.add_argument("name", help="what it is for")
     create.add_argument(

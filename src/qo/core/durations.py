@@ -43,6 +43,12 @@ def seconds_of(field_name: str, value: Length) -> float:
     return value if type(value) is float else duration(field_name, value).total_seconds()
 
 
+def milliseconds(field_name: str, value: Length) -> timedelta:
+    """Read a duration whose field says that a number is milliseconds."""
+    in_seconds = value / 1000 if isinstance(value, int | float) and not isinstance(value, bool) else value
+    return duration(field_name, in_seconds)
+
+
 def _read(field_name: str, text: str) -> float:
     said = text.strip()
     if len(said) > TEXT_LIMIT:

@@ -14,6 +14,7 @@ from typing import NewType
 
 import msgspec
 
+from qo.core.durations import duration
 from qo.core.errors import Invalid, TooLarge
 from qo.core.lane import Filter, LaneId, Start
 from qo.core.message import MessageId, NewMessage, Pushed
@@ -160,6 +161,8 @@ class Fail(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if self.limit is not None and not 1 <= self.limit <= MOST_ATTEMPTS:
             raise Invalid("limit", f"must be from 1 to {MOST_ATTEMPTS}, not {self.limit}")
+        if self.after is not None:
+            msgspec.structs.force_setattr(self, "after", duration("after", self.after))
         if self.after is not None and self.after < timedelta(0):
             raise Invalid("after", "must not be negative")
         if self.free and self.after is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
+from qo.core.durations import Length, duration, milliseconds
 from qo.core.errors import Invalid
 
 DEFAULT_MIN_INTERVAL_MS = 100
@@ -32,6 +33,8 @@ class PollingStrategy:
     backoff_multiplier: float = DEFAULT_BACKOFF_MULTIPLIER
 
     def __post_init__(self) -> None:
+        for name in ("min_interval", "max_interval"):
+            object.__setattr__(self, name, duration(name, getattr(self, name)))
         if self.min_interval <= timedelta(0):
             raise Invalid("min_interval_ms", "must be greater than 0")
         if self.max_interval < self.min_interval:
@@ -42,23 +45,23 @@ class PollingStrategy:
     @classmethod
     def adaptive(
         cls,
-        min_interval_ms: float = DEFAULT_MIN_INTERVAL_MS,
-        max_interval_ms: float = DEFAULT_MAX_INTERVAL_MS,
+        min_interval_ms: Length = DEFAULT_MIN_INTERVAL_MS,
+        max_interval_ms: Length = DEFAULT_MAX_INTERVAL_MS,
         backoff_multiplier: float = DEFAULT_BACKOFF_MULTIPLIER,
     ) -> PollingStrategy:
         """Fast while there is work, slower and slower while there is none."""
         return cls(
-            timedelta(milliseconds=min_interval_ms),
-            timedelta(milliseconds=max_interval_ms),
+            milliseconds("min_interval_ms", min_interval_ms),
+            milliseconds("max_interval_ms", max_interval_ms),
             backoff_multiplier,
         )
 
     @classmethod
-    def fixed(cls, interval_ms: float) -> PollingStrategy:
+    def fixed(cls, interval_ms: Length) -> PollingStrategy:
         """The same interval always: predictable latency, higher cost."""
-        if interval_ms <= 0:
+        interval = milliseconds("interval_ms", interval_ms)
+        if interval <= timedelta(0):
             raise Invalid("interval_ms", "must be greater than 0")
-        interval = timedelta(milliseconds=interval_ms)
         return cls(interval, interval, 1.0)
 
     def initial_interval(self) -> timedelta:

@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple, Protocol
 
@@ -32,7 +32,7 @@ from qo.core.lease import (
 from qo.core.verbs import Broker
 from qo.worker.failures import FailureLines
 from qo.worker.heartbeats import Heartbeats
-from qo.worker.metrics import WorkerMetrics
+from qo.worker.metrics import Readings, WorkerMetrics
 from qo.worker.options import WorkerRunOptions
 from qo.worker.pressure import Pressure, claim_size, memory_usage
 from qo.worker.tasks import log_fields
@@ -40,6 +40,8 @@ from qo.worker.tasks import log_fields
 log = logging.getLogger("qo.worker")
 
 SETTLE_LIMIT = 1000
+LAST_SECONDS = {False: 5.0, True: 1.0}
+"""How long each of the last calls to the store may take, of a worker that stops, and of one that stops at once."""
 MEMORY_SECONDS = 1.0
 
 
@@ -98,6 +100,8 @@ class Fetcher:
         self._freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._now = False
+        """Whether it was told to stop at once."""
         self._empty = asyncio.Event()
         self.pressure = Pressure(options.memory_limit, options.latency_threshold_seconds)
         self._memory = (float("-inf"), 0.0)
@@ -111,10 +115,16 @@ class Fetcher:
             taken=lambda: self._taken,
             pressure=self.pressure,
         )
-        metrics.in_flight(lambda: len(self._holder.held))
-        metrics.capacity(options.max_concurrent_tasks, lambda: options.max_concurrent_tasks - self._taken)
-        metrics.pressed(lambda: self.pressure)
-        metrics.polled(broker.polled)
+        slots = options.max_concurrent_tasks
+        metrics.bind(
+            Readings(
+                in_flight=lambda: len(self._holder.held),
+                slots=lambda: slots,
+                free=lambda: slots - self._taken,
+                pressure=lambda: self.pressure,
+                polled=broker.polled,
+            )
+        )
 
     # From any thread
 
@@ -168,11 +178,20 @@ class Fetcher:
             for part in parts:
                 part.cancel()
             answers = await asyncio.gather(*parts, return_exceptions=True)
-            await self._failure_lines.drained()
-            await self._heartbeats.deregister()
+            await self._in_time(self._failure_lines.drained())
+            await self._in_time(self._heartbeats.deregister())
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
+
+    async def _in_time(self, last: Awaitable[object]) -> None:
+        """What is said at the end, as long as the store answers soon: a worker ends, also while its store is away."""
+        seconds = LAST_SECONDS[self._now]
+        try:
+            async with asyncio.timeout(seconds):
+                await last
+        except TimeoutError:
+            log.warning("the store did not answer within %g s; what this worker held comes back in time", seconds)
 
     def _note_registered(self) -> None:
         self._registered.set()
@@ -190,6 +209,7 @@ class Fetcher:
     def _stop(self, now: bool) -> None:
         self._stopping.set()
         if now:
+            self._now = True
             self._hurry.set()
 
     @property
@@ -358,4 +378,4 @@ class Fetcher:
         if left:
             log.info("released %d messages that were not finished", left)
             with contextlib.suppress(QoError):
-                await self._holder.release_all()
+                await self._in_time(self._holder.release_all())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from qo.core.lease import Bury, Complete, Fail, Report
 from qo.core.polling import Polled
@@ -12,7 +13,21 @@ from qo.worker.pressure import REASONS, Pressure
 OUTCOMES: dict[type, str] = {Complete: "completed", Fail: "failed", Bury: "buried"}
 
 
+class Readings(NamedTuple):
+    """What a run of a worker shows of itself: each is read when it is asked for."""
+
+    in_flight: Callable[[], float]
+    slots: Callable[[], float]
+    free: Callable[[], float]
+    pressure: Callable[[], Pressure]
+    """Why less is claimed, and how much memory was in use when that was last decided."""
+    polled: Callable[[], Polled]
+    """Where a store cannot wake us."""
+
+
 class WorkerMetrics:
+    """Counted for as long as the worker object lives, however often it runs."""
+
     def __init__(self) -> None:
         self.registry = show = Registry()
         self._completed = show.counter("worker_tasks_completed_total", "Tasks that ended, by outcome.", ["outcome"])
@@ -21,32 +36,34 @@ class WorkerMetrics:
         self._sizes = show.histogram("worker_claim_size", "Messages that a claim took.", [], SIZES)
         self.succeeded = self.failed = 0
 
-    def in_flight(self, read: Callable[[], float]) -> None:
-        self.registry.gauge("worker_in_flight_tasks", "Tasks that are claimed and not settled.", read)
+        self._readings: Readings | None = None
+        self._show_readings()
 
-    def capacity(self, slots: int, free: Callable[[], float]) -> None:
-        self.registry.gauge("worker_max_capacity", "Slots.", lambda: slots)
-        self.registry.gauge("worker_available_capacity", "Slots that are free.", free)
+    def bind(self, readings: Readings) -> None:
+        """Read these from now on: those of the run that began last."""
+        self._readings = readings
 
-    def pressed(self, read: Callable[[], Pressure]) -> None:
-        """Why less is claimed, and how much memory was in use when that was last decided."""
+    def _show_readings(self) -> None:
+        def of(name: str, then: Callable[[Any], float] = float) -> Callable[[], float]:
+            return lambda: 0.0 if self._readings is None else then(getattr(self._readings, name)())
+
         show = self.registry
-        show.gauge(
-            "worker_pressure",
-            "1 while less is claimed for this reason.",
-            lambda: {(reason,): float(reason in read().reasons) for reason in REASONS},
-            ["reason"],
-        )
-        show.gauge("worker_memory_usage", "Share of the memory in use.", lambda: read().memory_usage)
-
-    def polled(self, read: Callable[[], Polled]) -> None:
-        """Where a store cannot wake us."""
-        show = self.registry
+        show.gauge("worker_in_flight_tasks", "Tasks that are claimed and not settled.", of("in_flight"))
+        show.gauge("worker_max_capacity", "Slots.", of("slots"))
+        show.gauge("worker_available_capacity", "Slots that are free.", of("free"))
+        show.gauge("worker_pressure", "1 while less is claimed for this reason.", self._pressure, ["reason"])
+        show.gauge("worker_memory_usage", "Share of the memory in use.", of("pressure", lambda each: each.memory_usage))
         text = "The rest between two looks."
-        show.gauge("worker_poll_interval_seconds", text, lambda: read().interval.total_seconds())  # noqa: PLW0108
-        show.counted("worker_poll_total", "Looks whether others wrote.", lambda: read().polls)
-        show.counted("worker_poll_empty_total", "Looks that found nothing.", lambda: read().empty)
-        show.counted("worker_backoff_total", "Times that the rest was made longer.", lambda: read().backoffs)
+        show.gauge("worker_poll_interval_seconds", text, of("polled", lambda each: each.interval.total_seconds()))
+        show.counted("worker_poll_total", "Looks whether others wrote.", of("polled", lambda each: each.polls))
+        show.counted("worker_poll_empty_total", "Looks that found nothing.", of("polled", lambda each: each.empty))
+        show.counted(
+            "worker_backoff_total", "Times that the rest was made longer.", of("polled", lambda each: each.backoffs)
+        )
+
+    def _pressure(self) -> dict[tuple[str, ...], float]:
+        reasons = () if self._readings is None else self._readings.pressure().reasons
+        return {(reason,): float(reason in reasons) for reason in REASONS}
 
     def claimed(self, count: int) -> None:
         self._claims.add(1)

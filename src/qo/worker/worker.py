@@ -45,6 +45,8 @@ log = logging.getLogger("qo.worker")
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 Hook = Callable[..., Any]
+CLOSE_SECONDS = 5.0
+"""How long a worker's client may take to close, when the worker has ended."""
 BEGIN_SECONDS = 5.0
 """How long `running` waits, when it is entered, for the store."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -209,7 +211,8 @@ class Worker:
             await run.until_stopped()
         finally:
             self._run = None
-        return Ran(self._metrics.succeeded, self._metrics.failed, run.left_behind)
+        succeeded, failed = run.counted_before
+        return Ran(self._metrics.succeeded - succeeded, self._metrics.failed - failed, run.left_behind)
 
     def main(self, options: WorkerRunOptions | None = None) -> Ran:
         """Run as a program: on a loop of its own, until SIGTERM or SIGINT. Call it where no loop runs."""
@@ -303,6 +306,8 @@ class Run:
         """Its store is open, and has let it register."""
         self._fetcher: Fetcher | None = None
         self._stop_asked: bool | None = None
+        self._stop_connecting: Callable[[], None] = lambda: None
+        self.counted_before = metrics.succeeded, metrics.failed
 
     @property
     def running(self) -> int:
@@ -351,11 +356,32 @@ class Run:
         await working
 
     async def _connect_and_run_fetcher(self) -> None:
-        client = await self._worker.connected(self._options.polling)
+        client = await self._connected()
+        if client is None:
+            return
         try:
             await self._run_fetcher(client.broker)
         finally:
-            await client.close()
+            try:
+                async with asyncio.timeout(CLOSE_SECONDS):
+                    await client.close()
+            except TimeoutError:
+                log.warning("the store did not answer within %g s; its connections are cut", CLOSE_SECONDS)
+
+    async def _connected(self) -> Client | None:
+        """A client, however long its store takes; None: it was told to stop before."""
+        opening = asyncio.ensure_future(self._worker.connected(self._options.polling))
+        loop = asyncio.get_running_loop()
+
+        def give_up() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(opening.cancel)
+
+        self._stop_connecting = give_up
+        if self._stop_asked is not None:
+            opening.cancel()
+        await asyncio.wait([opening])
+        return None if opening.cancelled() else opening.result()
 
     async def _run_fetcher(self, broker: Any) -> None:
         worker = self._worker
@@ -379,6 +405,8 @@ class Run:
         self._stop_asked = now
         if self._fetcher is not None:
             self._fetcher.stop_soon(now=now)
+        else:
+            self._stop_connecting()
 
     # From the fetcher's thread
 
