@@ -228,7 +228,7 @@ async def test_a_stream_of_a_revoked_token_delivers_nothing_and_ends(guarded, mo
 
 
 async def test_a_stream_that_waits_ends_when_its_token_has(guarded, monkeypatch):
-    monkeypatch.setattr("qo.server.routes.v1.stream.BEAT_SECONDS", 0.05)
+    monkeypatch.setattr("qo.server.routes.v1.stream.COMMENT_SECONDS", 0.05)
     _, text = await guarded.tokens.create("c", ["consume"], lasts=timedelta(milliseconds=400))
     async with guarded.session.get("/v1/queues/q/stream", **bearer(text)) as answer:
         async with asyncio.timeout(10):
