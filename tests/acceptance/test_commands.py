@@ -174,6 +174,16 @@ def test_a_job_by_its_id(tmp_path, jobs):
     assert "id: must be" in run("job", "5", folder=tmp_path).stderr
 
 
+def test_a_job_that_waits_for_its_next_attempt_shows_why_the_last_failed(tmp_path):
+    with qo.connect(f"sqlite:///{tmp_path}/qo.db") as client:
+        job = client.queue("orders").submit("charge", {})
+        [delivery] = client.queue("orders").claim()
+        delivery.fail("ValueError: no such customer\n  trace", after="1h")
+    said = run("job", job.id, folder=tmp_path).stdout
+    for line in ("state             queued", "attempt           1", "error\n  ValueError: no such customer\n    trace"):
+        assert line in said, said
+
+
 def test_a_watched_job_tells_of_its_changes_until_it_ends(tmp_path, jobs):
     command = [sys.executable, "-m", "qo.cli.main", "job", jobs[2], "--watch"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:

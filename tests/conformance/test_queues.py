@@ -156,7 +156,7 @@ async def test_what_a_group_went_back_to_is_not_removed(store, clock, key, way):
     await tidy_until(store, clock, clock.now() + timedelta(minutes=55))
     group = "default" if way == "seek" else "late"
     if way == "seek":
-        await store.seek(ORDERS, "default", Start())
+        await store.seek(ORDERS, "default", Start(StartAt.ALL))
     held = await claim(store, group=group)
     await tidy_until(store, clock, clock.now() + timedelta(hours=3))
     assert len(held) == 3
@@ -246,6 +246,29 @@ async def test_outcomes_say_how_a_job_ended(store, clock):
     ]
     assert (jobs[0].attempt, jobs[0].finished_at, jobs[0].lease_owner) == (1, clock.now(), None)
     assert jobs[0].started_at == clock.now() - timedelta(seconds=2)
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+async def test_a_job_that_was_tried_shows_why_that_failed_until_it_ends(store, clock, key):
+    [pushed] = batch = messages(1, key=key)
+    await store.push(batch)
+
+    async def shown():
+        [job] = await store.jobs([pushed.id])
+        return job.state, job.attempt, job.error, job.finished_at
+
+    await settle(store, *[failed(each, "first\ntrace", 1) for each in await claim(store)])
+    assert await shown() == ("queued", 1, "first\ntrace", None)
+    clock.move(seconds=1)
+    [held] = await claim(store)
+    assert await shown() == ("assigned", 2, "first\ntrace", None)
+    await settle(store, failed(held, "second", 1))
+    assert await shown() == ("queued", 2, "second", None)
+    clock.move(seconds=1)
+    await settle(store, *map(done, await claim(store)))
+    assert await shown() == ("succeeded", 3, None, clock.now())
+    await store.seek(ORDERS, "default", Start(StartAt.ALL))
+    assert (await shown())[2:] == (None, None)
 
 
 async def test_history_none_keeps_no_outcomes(store):

@@ -223,9 +223,9 @@ def standing(attempts=0, losses=0, *, canceled=False, expired=False) -> Standing
     [
         (Complete(b"1"), standing(), Completed(b"1")),
         (Complete(), standing(canceled=True, expired=True), Completed(None)),
-        (Fail("no"), standing(), Again(NOW + timedelta(seconds=1), 1, 0)),
-        (Fail("no"), standing(1, 1), Again(NOW + timedelta(seconds=2), 2, 0)),
-        (Fail("no", timedelta(seconds=9)), standing(), Again(NOW + timedelta(seconds=9), 1, 0)),
+        (Fail("no"), standing(), Again(NOW + timedelta(seconds=1), 1, 0, "no")),
+        (Fail("no"), standing(1, 1), Again(NOW + timedelta(seconds=2), 2, 0, "no")),
+        (Fail("no", timedelta(seconds=9)), standing(), Again(NOW + timedelta(seconds=9), 1, 0, "no")),
         (Fail("no"), standing(2), Dead("failed", "no", 3, 0)),
         (Fail("no"), standing(2, canceled=True), Canceled("canceled")),
         (Fail("no"), standing(expired=True), Canceled("expired")),

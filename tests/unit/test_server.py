@@ -19,9 +19,12 @@ import qo
 from qo.broker.broker import LocalBroker
 from qo.core.access import Scope
 from qo.core.errors import Unavailable
+from qo.core.message import DedupeScope
+from qo.core.outcome import JobState
 from qo.server import authenticator
 from qo.server.settings import LimitSettings, ListenSettings
 from qo.stores.sqlite.engine import SqliteEngine
+from qo.wire.settling import ReportKind
 from tests.conformance.remote import Running, serving
 from tests.conformance.test_workers import heartbeat
 
@@ -876,3 +879,25 @@ async def test_a_problem_lists_what_could_be_chosen(server):
             await client.queue("q").configure(history="some")
         assert raised.value.allowed == ["none", "outcome", "full"]
         assert str(raised.value) == problem["detail"]
+
+
+ITEM = {"token": "t", "lane": 1, "offset": 0, "report": "nope"}
+DEDUPED = {"payload": 1, "dedupe": {"key": "k", "scope": "nope"}}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "field", "choices"),
+    [
+        ("GET", "/v1/queues/q/jobs?state=nope", None, "state", JobState),
+        ("POST", "/v1/queues/q/messages", DEDUPED, "dedupe.scope", DedupeScope),
+        ("POST", "/v1/queues/q/messages", {"messages": [DEDUPED]}, "messages[0].dedupe.scope", DedupeScope),
+        ("POST", "/v1/settle", {"items": [ITEM]}, "items[0].report", ReportKind),
+        ("POST", "/v1/units", {"settle": [ITEM]}, "settle[0].report", ReportKind),
+        ("POST", "/v1/tokens", {"name": "t", "scopes": ["read", "nope"]}, "scopes[1]", Scope),
+    ],
+)
+async def test_a_wrong_choice_anywhere_is_answered_with_what_is_allowed(server, method, path, body, field, choices):
+    allowed = [str(each) for each in choices]
+    status, _, problem = await ask(server, method, path, body)
+    assert (status, problem["field"], problem["allowed"]) == (400, field, allowed)
+    assert problem["detail"] == f"{field}: must be one of {', '.join(allowed)}, not 'nope'"

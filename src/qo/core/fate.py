@@ -32,11 +32,12 @@ class Completed(msgspec.Struct, frozen=True):
 
 
 class Again(msgspec.Struct, frozen=True):
-    """It will be delivered again, no sooner than `at`."""
+    """It will be delivered again, no sooner than `at`. `error` is why its holder gave it up."""
 
     at: datetime
     attempts: int
     losses: int
+    error: str = ""
 
 
 class Back(msgspec.Struct, frozen=True):
@@ -72,13 +73,13 @@ def fate_of_report(report: Report, standing: Standing, settings: QueueSettings, 
     match report:
         case Fail(free=True):
             rest = report.after or timedelta(0)
-            return _unless_expired(standing, Again(now + rest, standing.attempts, 0))
+            return _unless_expired(standing, Again(now + rest, standing.attempts, 0, report.error))
         case Fail():
             attempts = standing.attempts + 1
             if attempts >= (report.limit or settings.retry.attempts):
                 return Dead("failed", report.error, attempts, standing.losses, settings.dead_letters)
             rest = settings.retry.rest(attempts, draw) if report.after is None else report.after
-            return _unless_expired(standing, Again(now + rest, attempts, 0))
+            return _unless_expired(standing, Again(now + rest, attempts, 0, report.error))
         case Release():
             return _unless_expired(standing, Back(standing.attempts, standing.losses))
         case Bury():

@@ -107,7 +107,7 @@ def settle_run(
         skips = () if isinstance(fate, Back) else (stop,)
         return _left(run, judged.completed_to, stop, decided, canceled, skips)
     match fate:
-        case Again(at, attempts, losses):
+        case Again(at=at, attempts=attempts, losses=losses):
             return RunChange(
                 decided=decided,
                 canceled=canceled,

@@ -29,7 +29,10 @@ class JobState(StrEnum):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of the default group. `state` is None where the queue keeps no history of it."""
+    """One message of the default group. `state` is None where the queue keeps no history of it.
+
+    `error` is why it ended; while it waits for another attempt, or has one, why the last failed.
+    """
 
     id: str
     queue: str
@@ -54,11 +57,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 def as_of(job: Job, now: datetime) -> Job:
     """How a job stands at that time, from what is stored: a lease that has run out holds nothing.
 
-    A job that is not finished shows no outcome, though one from before a seek may be stored.
+    A job that is not finished shows no outcome, though one from before a seek may be stored. Its error is
+    then why its last attempt failed.
     """
     if job.state is None or job.state.finished:
         return job
-    changes: dict[str, Any] = {"finished_at": None, "reason": None, "error": None, "result": None}
+    error = job.error if job.finished_at is None else None
+    changes: dict[str, Any] = {"finished_at": None, "reason": None, "error": error, "result": None}
     if state_as_of(job.state, job.lease_expires_at, now) is not job.state:
         changes |= {"state": JobState.QUEUED, "lease_owner": None, "lease_expires_at": None, "started_at": None}
     return msgspec.structs.replace(job, **changes)

@@ -13,9 +13,10 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from qo.core.access import Scope
-from qo.core.errors import Invalid, TooLarge
+from qo.core.errors import Invalid, TooLarge, not_one_of
 from qo.core.names import checked_key, suggestion
 from qo.server.authenticator import ANYONE
+from qo.wire.choices import choices_at
 
 T = TypeVar("T")
 
@@ -93,7 +94,7 @@ class Request:
         try:
             return decoder.decode(self.body or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):  # said in our words
-            return _checked(lambda: decoder.decode(self.body or b"{}"), getattr(decoder.type, "__struct_fields__", ()))
+            return _checked(lambda: decoder.decode(self.body or b"{}"), decoder.type)
 
     def query(self, kind: type[T]) -> T:
         """The query's parameters, checked; each may be given once, but for those that are lists."""
@@ -111,7 +112,7 @@ class Request:
         for name in given:
             if name not in names:
                 raise Invalid(name, "is not a parameter of this call" + suggestion(name, names))
-        return _checked(lambda: msgspec.convert(given, kind, strict=False))
+        return _checked(lambda: msgspec.convert(given, kind, strict=False), kind)
 
     def pairs(self) -> list[tuple[str, str]]:
         """The query's parameters as they came."""
@@ -154,20 +155,27 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
         raise Invalid("query", f"has more than {MOST_PARAMETERS} parameters") from None
 
 
+def _fields(kind: type) -> Collection[str]:
+    return getattr(kind, "__struct_fields__", ())
+
+
 def _too_large(limit: int) -> TooLarge:
     return TooLarge("body", f"must have at most {limit} bytes (setting limits.body_bytes)")
 
 
-def _checked(read: Callable[[], T], known: Collection[str] = ()) -> T:
-    """Mistakes in what was sent, named by the field that has them."""
+def _checked(read: Callable[[], T], kind: type[T]) -> T:
+    """Read what was sent. A mistake in it names the field that has it, and what that field allows."""
     try:
         return read()
     except msgspec.ValidationError as error:
         said, _, where = str(error).partition(" - at `$")
-        field = where.rstrip("`").lstrip(".") or "body"
+        path = where.rstrip("`")
+        field = path.lstrip(".") or "body"
         if said.startswith("Object contains unknown field"):
             field = said.split("`")[1]
-            said = "is not known here" + suggestion(field, known)
+            raise Invalid(field, "is not known here" + suggestion(field, _fields(kind))) from None
+        if said.startswith("Invalid") and (choices := choices_at(kind, path)):
+            raise not_one_of(field, said.partition(" value ")[2].strip("'"), choices) from None
         raise Invalid(field, said[0].lower() + said[1:]) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid("body", f"is not JSON: {error}") from None

@@ -69,6 +69,25 @@ def note_event(
         record_events(tx, [tx.value(SQL.ids, lane_id, offset)], state, detail)
 
 
+def note_failure(
+    tx: Transaction,
+    queue: QueueRow,
+    group_id: int,
+    lane_id: int,
+    offset: int,
+    again: fate.Again,
+    owner: str | None,
+    started_at: int | None,
+) -> None:
+    """Keep why an attempt failed that was not the last."""
+    if group_id != queue.default_group_id:
+        return
+    if again.error and queue.settings.history is not History.NONE:
+        attempt = Finish(offset, JobState.QUEUED, again.attempts, None, again.error, None, owner, started_at)
+        tx.run_wide(RECORD, (lane_id, tx.now), attempt, 1, step=None)
+    note_event(tx, queue, group_id, lane_id, offset, JobState.QUEUED, f"attempt {again.attempts} failed")
+
+
 def finish_of(offset: int, end: fate.Fate, attempt: int, owner: str | None, started_at: int | None) -> Finish | None:
     """The outcome of a fate that is an end; None for one that is not."""
     match end:

@@ -18,7 +18,6 @@ from qo.core.fate import Again, Back, Completed, Dead
 from qo.core.keyed_lanes import Run, RunChange, settle_run
 from qo.core.lease import Answer, Report, Settled, Settlement, Verdict
 from qo.core.open_lanes import OpenDecided, Tries, settle_open
-from qo.core.outcome import JobState
 from qo.stores.sqlite import outcomes
 from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, rest
 from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
@@ -159,7 +158,7 @@ def _write_run(tx: Transaction, held: Held, change: RunChange) -> None:
         if isinstance(fate, Dead):
             outcomes.bury(tx, cursor.group_id, cursor.lane.id, offset, fate)
         elif isinstance(fate, Again):
-            _note_retry(tx, held, offset, fate.attempts)
+            _note_failure(tx, held, offset, fate)
     for offset in (*change.skips, *change.canceled):
         tx.run(TIME.skip, cursor.id, offset)
     held.finishes += canceled_ends(change.canceled, lease.owner)
@@ -225,9 +224,9 @@ def _write_open(tx: Transaction, held: Held, decided: OpenDecided) -> None:
         held.fragile = None
         tx.hint_everyone = True  # its owner may now take another such message, in any queue
     match fate:
-        case Again(at, used, lost):
+        case Again(at=at, attempts=used, losses=lost):
             _wait(tx, cursor, offset, used, lost, micros(at), fresh=fresh)
-            _note_retry(tx, held, offset, used)
+            _note_failure(tx, held, offset, fate)
         case Back(attempts, losses):
             _wait(tx, cursor, offset, attempts, losses, tx.now, fresh=fresh)
         case _:
@@ -247,11 +246,10 @@ def _wait(tx: Transaction, cursor: Cursor, offset: int, attempts: int, losses: i
         tx.run(TIME.give_back_retry, cursor.id, offset, attempts, losses, due)
 
 
-def _note_retry(tx: Transaction, held: Held, offset: int, attempts: int) -> None:
-    cursor = held.cursor
-    outcomes.note_event(
-        tx, held.queue, cursor.group_id, cursor.lane.id, offset, JobState.QUEUED, f"attempt {attempts} failed"
-    )
+def _note_failure(tx: Transaction, held: Held, offset: int, again: Again) -> None:
+    cursor, lease = held.cursor, held.lease
+    started_at = lease.started.get(offset)
+    outcomes.note_failure(tx, held.queue, cursor.group_id, cursor.lane.id, offset, again, lease.owner, started_at)
 
 
 def _write_down(tx: Transaction, held: Held) -> None:

@@ -253,7 +253,7 @@ CREATE TABLE qo.dead_letters (
 );
 CREATE INDEX dead_letters_in_queue ON qo.dead_letters (queue_id, id);
 
--- The default group's record of finished messages. Insert-only.
+-- The default group's record of finished messages, and of attempts that failed before (state `queued`). Insert-only.
 CREATE TABLE qo.outcomes (
     lane_id bigint NOT NULL,
     "offset" bigint NOT NULL,
@@ -400,15 +400,19 @@ SELECT s.id, s.queue, s.kind, s.key,
        qo.as_text(s.payload) AS payload,
        s.created_at, s.due_at, e.owner AS lease_owner, e.expires_at AS lease_expires_at, e.heartbeat_at,
        coalesce(o.started_at, (e.started ->> s."offset"::text)::timestamptz, CASE WHEN e.runs THEN e.claimed_at END) AS started_at,
-       o.finished_at, o.reason, o.error, qo.as_text(o.result) AS result, o.result AS result_bytes, s.payload AS payload_bytes, s.headers,
+       CASE WHEN f.error IS NULL THEN o.finished_at END AS finished_at, o.reason, coalesce(f.error, o.error) AS error, qo.as_text(o.result) AS result, o.result AS result_bytes, s.payload AS payload_bytes, s.headers,
        s.lane_id, s."offset"
 FROM standing s
-LEFT JOIN LATERAL (SELECT * FROM qo.outcomes o WHERE o.lane_id = s.lane_id AND o."offset" = s."offset"
+LEFT JOIN LATERAL (SELECT * FROM qo.outcomes o WHERE o.lane_id = s.lane_id AND o."offset" = s."offset" AND o.state <> 'queued'
                    ORDER BY o.finished_at DESC LIMIT 1) o ON true
 LEFT JOIN LATERAL (SELECT e.*, (NOT s.keyed OR s."offset" = e.from_offset)
                        AND EXISTS (SELECT FROM qo.workers w WHERE w.id = e.owner) AS runs FROM qo.leases e WHERE e.cursor_id = s.cursor_id AND e.ended_at IS NULL
                    AND (e.token = s.retry_token OR (s.retry IS NULL AND s."offset" >= e.from_offset
-                        AND s."offset" < e.to_offset AND NOT e.settled @> s."offset")) LIMIT 1) e ON true;
+                        AND s."offset" < e.to_offset AND NOT e.settled @> s."offset")) LIMIT 1) e ON true
+-- Why the last attempt failed, of a message that was tried and is not finished.
+LEFT JOIN LATERAL (SELECT o.error FROM qo.outcomes o WHERE o.lane_id = s.lane_id AND o."offset" = s."offset" AND o.state = 'queued'
+                   AND coalesce(s.retry_attempts, CASE WHEN s."offset" = coalesce(e.from_offset, s.position) THEN s.head_attempts END) > 0
+                   ORDER BY o.finished_at DESC LIMIT 1) f ON true;
 
 -- The messages in intake, with the same columns.
 CREATE VIEW qo.intake_jobs AS

@@ -15,6 +15,19 @@ BEGIN
     END IF;
 END $$;
 
+-- Keep why an attempt failed that was not the last.
+CREATE FUNCTION qo.note_failure(q qo.queues, e qo.leases, p_offset bigint, p_attempts integer, p_error text, p_now timestamptz)
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_error <> '' AND e.group_id = q.default_group_id AND q.rules ->> 'history' <> 'none' THEN
+        INSERT INTO qo.outcomes (lane_id, "offset", finished_at, state, attempt, error, owner, started_at)
+        VALUES (e.lane_id, p_offset, p_now, 'queued', p_attempts, p_error, e.owner, (e.started ->> p_offset::text)::timestamptz)
+        ON CONFLICT (lane_id, "offset", finished_at) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
+            error = excluded.error, owner = excluded.owner, started_at = excluded.started_at;
+    END IF;
+    PERFORM qo.note_event(q, e.group_id, e.lane_id, p_offset, 'queued', format('attempt %s failed', p_attempts), p_now);
+END $$;
+
 -- Write the outcomes of messages of one lane, and tell those who await them. Only the default group has outcomes.
 -- Arrays shorter than the offsets are filled up with NULL. The caller has the lane tidied.
 CREATE FUNCTION qo.finish(q qo.queues, p_group bigint, p_lane bigint, p_offsets bigint[], p_states text[], p_attempts integer[],

@@ -190,7 +190,7 @@ BEGIN
                 v_hint := true;
                 PERFORM qo.wait(c, i."offset", f.attempts, f.losses, f.at, v_fresh);
                 IF f.verdict = 'retrying' THEN
-                    PERFORM qo.note_event(q, c.group_id, c.lane_id, i."offset", 'queued', format('attempt %s failed', f.attempts), p_now);
+                    PERFORM qo.note_failure(q, e, i."offset", f.attempts, i.error, p_now);
                 END IF;
             ELSE
                 IF NOT v_fresh THEN DELETE FROM qo.retries t WHERE t.cursor_id = c.id AND t."offset" = i."offset"; END IF;
@@ -313,7 +313,7 @@ BEGIN
             v_ended := true;
             IF f.verdict = 'retrying' THEN
                 PERFORM qo.rest(c, v_stop."offset", f.attempts, f.losses, f.at, p_now);
-                PERFORM qo.note_event(q, c.group_id, c.lane_id, v_stop."offset", 'queued', format('attempt %s failed', f.attempts), p_now);
+                PERFORM qo.note_failure(q, e, v_stop."offset", f.attempts, v_stop.error, p_now);
             ELSIF f.verdict = 'released' THEN
                 PERFORM qo.rest(c, v_stop."offset", v_attempts, v_losses, NULL, p_now);
             ELSE

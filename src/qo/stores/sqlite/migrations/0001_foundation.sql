@@ -241,7 +241,7 @@ CREATE TABLE dead_letters (
 ) STRICT;
 CREATE INDEX dead_letters_in_queue ON dead_letters (queue_id, id);
 
--- The default group's record of finished messages. Insert-only.
+-- The default group's record of finished messages, and of attempts that failed before (state `queued`). Insert-only.
 CREATE TABLE outcomes (
     lane_id INTEGER NOT NULL,
     offset INTEGER NOT NULL,
@@ -337,7 +337,8 @@ WITH standing AS (
            m.created_at, coalesce(m.due_at, m.created_at) AS due_at, c.id AS cursor_id, c.position, c.state AS cursor_state,
            c.attempts AS head_attempts, r.attempts AS retry_attempts, r.offset AS retry, r.token AS retry_token,
            (SELECT 1 FROM skips s WHERE s.cursor_id = c.id AND s.offset = m.offset) AS skipped,
-           (SELECT max(finished_at) FROM outcomes o WHERE o.lane_id = m.lane_id AND o.offset = m.offset) AS finished_at,
+           (SELECT max(finished_at) FROM outcomes o WHERE o.lane_id = m.lane_id AND o.offset = m.offset AND o.state <> 'queued') AS finished_at,
+           (SELECT max(finished_at) FROM outcomes o WHERE o.lane_id = m.lane_id AND o.offset = m.offset AND o.state = 'queued') AS failed_at,
            (SELECT token FROM leases e WHERE e.cursor_id = c.id AND e.ended_at IS NULL
                AND (e.token = r.token OR (r.offset IS NULL AND m.offset >= e.from_offset AND m.offset < e.to_offset
                     -- and its bit in e.settled is not set: the right one of the two hex digits of its byte
@@ -372,11 +373,14 @@ SELECT lower(substr(hex(s.id), 1, 8) || '-' || substr(hex(s.id), 9, 4) || '-' ||
        s.created_at, s.due_at,
        e.owner AS lease_owner, e.expires_at AS lease_expires_at, e.heartbeat_at,
        coalesce(o.started_at, json_extract(e.started, '$."' || s.offset || '"'), iif(w.id IS NULL, NULL, e.claimed_at)) AS started_at,
-       o.finished_at, o.reason, o.error, CAST(o.result AS TEXT) AS result, o.result AS result_bytes, s.payload AS payload_bytes, s.headers, s.id AS message_id, s.row
+       iif(f.error IS NULL, o.finished_at, NULL) AS finished_at, o.reason, coalesce(f.error, o.error) AS error, CAST(o.result AS TEXT) AS result, o.result AS result_bytes, s.payload AS payload_bytes, s.headers, s.id AS message_id, s.row
 FROM standing s
 LEFT JOIN outcomes o ON o.lane_id = s.lane_id AND o.offset = s.offset AND o.finished_at = s.finished_at
 LEFT JOIN leases e ON e.token = s.token AND e.lane_id = s.lane_id
-LEFT JOIN workers w ON w.id = e.owner AND (s.key IS NULL OR s.offset = e.from_offset);
+LEFT JOIN workers w ON w.id = e.owner AND (s.key IS NULL OR s.offset = e.from_offset)
+-- Why the last attempt failed, of a message that was tried and is not finished.
+LEFT JOIN outcomes f ON f.lane_id = s.lane_id AND f.offset = s.offset AND f.finished_at = s.failed_at
+    AND coalesce(s.retry_attempts, iif(s.offset = coalesce(e.from_offset, s.position), s.head_attempts, 0)) > 0;
 
 -- The messages in intake, with the same columns.
 CREATE VIEW intake_jobs AS
