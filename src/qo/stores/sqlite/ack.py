@@ -19,7 +19,8 @@ from qo.core.outcome import NamedMessage, Standing
 from qo.stores.acks import ACK_LEASE, BEFORE, LOST, STALE_BEFORE, UNKNOWN, answered, lowest, strongest
 from qo.stores.sealing import Stored, shown
 from qo.stores.sqlite.advance import lapse_whole
-from qo.stores.sqlite.lanes import Cursor, Lane, LaneName, cursor_by_id, cursor_in, find_lane
+from qo.stores.sqlite.cursors import Cursor, cursor_by_id, cursor_in
+from qo.stores.sqlite.lanes import Lane, LaneName, find_lane
 from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
 from qo.stores.sqlite.moments import maybe_moment, moment, span
 from qo.stores.sqlite.places import row_of
@@ -28,7 +29,7 @@ from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
 SQL = statements("ack")
-PUSH = statements("push")
+DEDUPE = statements("dedupe")
 CLAIM = statements("claim")
 
 Source = tuple[str, str, str, LeaseToken | None]
@@ -184,9 +185,9 @@ class Names:
 
 def _by_name(tx: Transaction, queue: QueueRow, lane: Lane, name: str) -> int | None:
     """By its name, or by its id: our own wire gives no names."""
-    holder = tx.row(PUSH.dedupe_holder, queue.id, f"key:{lane.key}", name)
+    holder = tx.row(DEDUPE.holder, queue.id, f"key:{lane.key}", name)
     row = _row_by_id(tx, name) if holder is None else row_of(tx, holder[0])
-    place = None if row is None else tx.row(PUSH.place, row)
+    place = None if row is None else tx.row(DEDUPE.place, row)
     return None if place is None or place[0] != lane.id else place[1]
 
 

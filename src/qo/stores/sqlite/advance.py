@@ -14,7 +14,7 @@ from qo.core.lane import CursorState
 from qo.core.open_lanes import OpenDecided, Tries, lapse_open
 from qo.core.outcome import JobState
 from qo.stores.sqlite import intake, outcomes
-from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, rest
+from qo.stores.sqlite.cursors import Cursor, cursor_by_id, follow_retries, rest
 from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
 from qo.stores.sqlite.moments import micros, moment
 from qo.stores.sqlite.outcomes import Finish, canceled_ends, finish_of

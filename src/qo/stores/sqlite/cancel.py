@@ -11,7 +11,7 @@ from qo.core.outcome import CancelAnswer, JobState
 from qo.core.queue import History
 from qo.stores.sqlite import outcomes
 from qo.stores.sqlite.advance import lapse_whole, lease_over
-from qo.stores.sqlite.lanes import Cursor, cursor_in, follow_retries, rest
+from qo.stores.sqlite.cursors import Cursor, cursor_in, follow_retries, rest
 from qo.stores.sqlite.leases import offsets_text
 from qo.stores.sqlite.outcomes import Finish
 from qo.stores.sqlite.places import row_of
@@ -20,7 +20,7 @@ from qo.stores.sqlite.transaction import QueueRow, Transaction
 
 SQL = statements("cancel")
 TIME = statements("advance")
-PUSH = statements("push")
+INTAKE = statements("intake")
 
 
 def cancel(tx: Transaction, ids: Sequence[MessageId], group: str) -> list[CancelAnswer]:
@@ -47,7 +47,7 @@ def _cancel_intake(tx: Transaction, id: MessageId, queue: QueueRow, group: str) 
     if group != DEFAULT_GROUP:
         return CancelAnswer.NOT_FOUND
     if queue.settings.history is History.NONE:
-        tx.run(PUSH.leave_intake, id)
+        tx.run(INTAKE.leave_intake, id)
     else:
         tx.run(SQL.cancel_intake, id, tx.now)
     if id in tx.watched:

@@ -17,8 +17,9 @@ from qo.core.names import DEFAULT_GROUP
 from qo.stores.idempotency import used_token
 from qo.stores.sealing import WITHOUT_KEY, UnknownKey
 from qo.stores.sqlite.advance import advance, next_moment
+from qo.stores.sqlite.cursors import cursor_by_id
 from qo.stores.sqlite.groups import join, matching, note_filter
-from qo.stores.sqlite.lanes import cursor_by_id, queue_to_use
+from qo.stores.sqlite.lanes import queue_to_use
 from qo.stores.sqlite.moments import maybe_moment, moment, span
 from qo.stores.sqlite.queues import note_default_claim
 from qo.stores.sqlite.statements import statements
@@ -56,7 +57,7 @@ def _served_or_undone(tx: Transaction, want: Want) -> Claimed | Nothing:
     except UnknownKey as error:
         log.warning("could not claim: %s", error)
         tx.run("ROLLBACK TO claim_on")
-        tx.forget_queues()
+        tx.forget()
         answer = Nothing(moment(tx.now + span(WITHOUT_KEY)))
     tx.run("RELEASE claim_on")
     return answer

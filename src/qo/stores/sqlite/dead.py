@@ -6,8 +6,9 @@ import json
 from collections.abc import Callable, Sequence
 
 from qo.core.message import TRANSACTION, MessageId
-from qo.stores.sqlite.intake import enter_due_of_key
-from qo.stores.sqlite.lanes import Head, LaneName, append, lane_to_use
+from qo.stores.sqlite.appending import Entry, append
+from qo.stores.sqlite.intake import enter_due_of_keys
+from qo.stores.sqlite.lanes import LaneName, lanes_to_use
 from qo.stores.sqlite.moments import span
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Transaction
@@ -35,17 +36,17 @@ def retry(
         letters = [letter for letter in found if letter is not None]
     answer = new_ids(len(letters))
     ttl = queue.settings.ttl
-    for (old, key, kind, priority, payload, headers), new in zip(letters, answer, strict=True):
-        lane = lane_to_use(tx, queue, LaneName.of(key, kind, priority))
-        if lane.keyed:
-            enter_due_of_key(tx, queue, lane)
-        expires = None if ttl is None else tx.now + span(ttl)
-        own = (kind, priority) if lane.keyed else (None, None)
-        entry = (new, *own, payload, headers, tx.now, None, expires, group_id, old)
-        tx.run(SQL.address, lane.id, lane.tail, group_id)
-        append(tx, queue, lane, [entry], Head(kind, priority, expires, group_id))
+    names = [LaneName.of(key, kind, priority) for _, key, kind, priority, *_ in letters]
+    lanes = lanes_to_use(tx, queue, names)
+    enter_due_of_keys(tx, queue, lanes.values())
+    expires = None if ttl is None else tx.now + span(ttl)
+    append(tx, [
+        (queue, lanes[name], Entry(new, kind, priority, payload, headers, tx.now, None, expires, group_id, old))
+        for name, (old, _, kind, priority, payload, headers), new in zip(names, letters, answer, strict=True)
+    ])  # fmt: skip
+    for (old, key, *_, headers), new in zip(letters, answer, strict=True):
         tx.run(SQL.drop_letter, group_id, old)
-        if lane.keyed and headers and (name := json.loads(headers).get(TRANSACTION)):
+        if key is not None and headers and (name := json.loads(headers).get(TRANSACTION)):
             tx.run(SQL.rename, queue.id, f"key:{key}", name, old, new)
     return answer
 

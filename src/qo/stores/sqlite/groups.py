@@ -9,7 +9,8 @@ from qo.core.lane import Filter, Start, StartAt
 from qo.core.lease import QUEUES_LIMIT
 from qo.core.names import DEFAULT_GROUP
 from qo.stores.sqlite.advance import lapse_lost
-from qo.stores.sqlite.lanes import TIDY_REST, create_group, cursor_in, queue_to_use, rest
+from qo.stores.sqlite.cursors import cursor_in, rest
+from qo.stores.sqlite.lanes import TIDY_REST, create_group, queue_to_use
 from qo.stores.sqlite.moments import micros, span
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction

@@ -7,53 +7,59 @@ in that lane's.
 
 from __future__ import annotations
 
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 
-from qo.core.message import NewMessage
-from qo.stores.sqlite.lanes import Head, Lane, LaneName, append, headers_text, lane_to_use
+from qo.core.message import NewMessage, runs_of_ids
+from qo.stores.sqlite.appending import Entry, append, headers_text
+from qo.stores.sqlite.lanes import Lane, LaneName, lanes_to_use
 from qo.stores.sqlite.moments import micros
+from qo.stores.sqlite.places import Repeated, check_new
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
 
-SQL = statements("push")
+SQL = statements("intake")
 
 ENTER_LIMIT = 1000
 
 
-def delay(tx: Transaction, queue: QueueRow, message: NewMessage, expires_at: int | None) -> None:
-    """Keep a message until it is due."""
-    assert message.due_at is not None
-    tx.run(
-        SQL.delay, message.id, queue.id, message.key, message.kind, message.priority, message.payload,
-        headers_text(message.headers), tx.now, micros(message.due_at), expires_at,
-    )  # fmt: skip
-    tx.hint(queue.name)
+def delay(tx: Transaction, messages: Sequence[tuple[QueueRow, NewMessage, int | None]]) -> None:
+    """Keep messages until they are due; each comes with its queue and the end of its time to live."""
+    rows = []
+    for queue, message, expires_at in messages:
+        assert message.due_at is not None
+        rows.append((
+            message.id, queue.id, message.key, message.kind, message.priority, message.payload,
+            headers_text(message.headers), tx.now, micros(message.due_at), expires_at,
+        ))  # fmt: skip
+    check_new(tx, [row[0] for row in rows])
+    tx.many(SQL.delay, rows)
+    tx.hints.update(queue.name for queue, _, _ in messages)
+
+
+def check_not_waiting(tx: Transaction, ids: Sequence[bytes]) -> None:
+    """Raise `Repeated` if one of these is in intake."""
+    if tx.row(SQL.any_waiting) and any(tx.row(SQL.waiting_between, *run[:2]) for run in runs_of_ids(ids)):
+        raise Repeated
 
 
 def enter_due(tx: Transaction, queue: QueueRow) -> bool:
     """Move what is due into its lanes, up to a limit. Whether more is due."""
     rows = tx.rows(SQL.due_of_queue, queue.id, tx.now, ENTER_LIMIT)
-    for name, arrivals in groupby(rows, key=_lane_name):
-        _enter(tx, queue, lane_to_use(tx, queue, name), list(arrivals))
+    names = [LaneName.of(*row[1:4]) for row in rows]
+    lanes = lanes_to_use(tx, queue, names)
+    _enter(tx, queue, [lanes[name] for name in names], rows)
     return len(rows) == ENTER_LIMIT
 
 
-def enter_due_of_key(tx: Transaction, queue: QueueRow, lane: Lane) -> None:
-    """Move all that is due for one key, so that a push comes after it."""
-    while rows := tx.rows(SQL.due_of_key, queue.id, lane.key, tx.now, ENTER_LIMIT):
-        _enter(tx, queue, lane, rows)
+def enter_due_of_keys(tx: Transaction, queue: QueueRow, lanes: Iterable[Lane]) -> None:
+    """Move all that is due for these keys, so that a push comes after it."""
+    if tx.row(SQL.any_due, queue.id, tx.now) is None:
+        return
+    for lane in lanes:
+        while lane.keyed and (rows := tx.rows(SQL.due_of_key, queue.id, lane.key, tx.now, ENTER_LIMIT)):
+            _enter(tx, queue, [lane] * len(rows), rows)
 
 
-def _enter(tx: Transaction, queue: QueueRow, lane: Lane, rows: list[Row]) -> None:
-    keyed = lane.keyed
-    entries = [
-        (id, kind if keyed else None, priority if keyed else None, *rest, None, None)
-        for id, _, kind, priority, *rest in rows
-    ]
-    head = Head(rows[0][2], rows[0][3], rows[0][8], None)
-    append(tx, queue, lane, entries, head)
-    tx.many(SQL.leave_intake, [(row[0],) for row in rows])
-
-
-def _lane_name(row: Row) -> LaneName:
-    return LaneName.of(row[1], row[2], row[3])
+def _enter(tx: Transaction, queue: QueueRow, lanes: Sequence[Lane], rows: Sequence[Row]) -> None:
+    append(tx, [(queue, lane, Entry(row[0], *row[2:])) for lane, row in zip(lanes, rows, strict=True)])
+    tx.many(SQL.leave_intake, [row[:1] for row in rows])

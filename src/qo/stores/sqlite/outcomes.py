@@ -10,7 +10,8 @@ from qo.core.lease import Verdict
 from qo.core.message import MessageId
 from qo.core.outcome import JobState
 from qo.core.queue import History
-from qo.stores.sqlite.lanes import TIDY_REST, record_events
+from qo.stores.sqlite.events import record_events
+from qo.stores.sqlite.lanes import to_tidy
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction, widened
 
@@ -34,7 +35,7 @@ class Finish(NamedTuple):
 def finish(tx: Transaction, queue: QueueRow, group_id: int, lane_id: int, finishes: Sequence[Finish]) -> None:
     """Write outcomes, where the queue keeps them. Only the default group has any."""
     if finishes:
-        tx.run(SQL.to_tidy, lane_id, tx.now + TIDY_REST)
+        to_tidy(tx, [lane_id])
     if group_id != queue.default_group_id or not finishes:
         return
     history = queue.settings.history

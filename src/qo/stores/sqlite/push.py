@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from operator import attrgetter
 
 import msgspec
 
 from qo.core.errors import QueueFull, TooLarge
-from qo.core.message import Duplicate, MessageId, NewMessage, Pushed, Refused, Stored, repeats_in
+from qo.core.message import Duplicate, NewMessage, Pushed, Refused, Stored, repeats_in
 from qo.stores.idempotency import batch_again, kept_batch, others_id, with_repeats, without
 from qo.stores.sealing import sealed
-from qo.stores.sqlite import dedupe, intake
+from qo.stores.sqlite import intake
+from qo.stores.sqlite.appending import Entry, append, append_plain, headers_text
+from qo.stores.sqlite.dedupe import Holders
 from qo.stores.sqlite.inspect import unsettled
-from qo.stores.sqlite.lanes import (
-    Entry,
-    Head,
-    Lane,
-    LaneName,
-    append,
-    append_plain,
-    headers_text,
-    lane_to_use,
-    queue_to_use,
-)
+from qo.stores.sqlite.lanes import Lane, LaneName, lane_to_use, lanes_to_use, queue_to_use
 from qo.stores.sqlite.moments import micros, moment, span
 from qo.stores.sqlite.places import row_of
 from qo.stores.sqlite.statements import statements
@@ -31,9 +24,6 @@ from qo.stores.sqlite.transaction import QueueRow, Transaction
 
 SQL = statements("push")
 
-LaneKey = tuple[str, str | None, str | None, int | None]
-Arrivals = dict[LaneKey, list[NewMessage]]
-"""What is to be appended, by queue and lane."""
 Content = tuple[str, str | None, bytes]
 """A queue, a key and a payload."""
 
@@ -51,67 +41,105 @@ def push_once(tx: Transaction, messages: tuple[NewMessage, ...], nonce: str | No
 
 
 def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
-    """Judge each message, then append lane by lane: few statements for all of a lane."""
+    """Judge each message, then store those that may be: few statements, however many lanes they go to."""
     repeats = repeats_in(messages)
     if repeats:
         return with_repeats(messages, repeats, push(tx, without(messages, repeats)))
     if _are_alike(messages) and not tx.careful and _push_alike(tx, messages):
         return [Stored(message.id) for message in messages]
-    batch = Batch(tx)
-    answers = [batch.judge(message) for message in messages]
+    batch = Batch(tx, messages)
+    answers = batch.judge()
     batch.enter()
     return answers
 
 
 class Batch:
-    """Messages that are pushed together: each is judged, then what may enter now enters, lane by lane."""
+    """Messages that are pushed together: each is judged, then what may enter now enters, and the rest waits."""
 
-    def __init__(self, tx: Transaction) -> None:
+    def __init__(self, tx: Transaction, messages: tuple[NewMessage, ...]) -> None:
         self._tx = tx
-        self._arrivals: Arrivals = {}
-        self._adorned: set[LaneKey] = set()  # lanes to which more than payloads come
-        self._on_the_way: set[MessageId] = set()
-        self._growing: set[str] = set()  # queues to which something comes
-        self._address: tuple[str, str | None, str, int] | None = None
+        self._messages = _with_queues(tx, messages)
+        self._holders = Holders(tx, self._messages)
+        self._arriving: list[tuple[QueueRow, NewMessage]] = []
+        self._delayed: list[tuple[QueueRow, NewMessage, int | None]] = []
 
-    def judge(self, message: NewMessage) -> Pushed:
-        tx = self._tx
-        self._look_at(message)
-        queue = self._queue
-        if len(message.payload) > queue.settings.max_payload:
+    def judge(self) -> list[Pushed]:
+        return [self._judge(queue, message) for queue, message in self._messages]
+
+    def _judge(self, queue: QueueRow, message: NewMessage) -> Pushed:
+        tx, settings = self._tx, queue.settings
+        if len(message.payload) > settings.max_payload:
             return _too_large(queue, message)
-        if self._amends or message.delay is not None:
+        if message.delay is not None or settings.encrypt or settings.delay > NO_DELAY:
             message = _amended(tx, queue, message)
-        if message.dedupe is not None or message.due_at is not None or tx.careful:
-            answer, entered = _settled_before_entry(tx, queue, message, self._on_the_way)
-            if entered:
-                if message.id in self._on_the_way:
-                    self._growing.add(message.queue)
-                return answer
-        if message.headers is not None or message.ttl is not None or message.due_at is not None:
-            self._adorned.add(self._lane)
-        self._growing.add(message.queue)
-        self._arrivals.setdefault(self._lane, []).append(message)  # lanes come into being in this order
+        if message.dedupe is not None:
+            first = self._holders.take(queue, message)
+            if first is not None:
+                return Duplicate(first)
+        if tx.careful:
+            known = _known(tx, message)
+            if known is not None:
+                return Stored(message.id) if known == (message.queue, message.key, message.payload) else OTHERS_ID
+        if message.due_at is not None and micros(message.due_at) > tx.now:
+            self._delayed.append((queue, message, _expires_at(tx, queue, message)))
+        else:
+            self._arriving.append((queue, message))
         return Stored(message.id)
-
-    def _look_at(self, message: NewMessage) -> None:
-        """Where it goes: mostly where the one before went."""
-        queue_name, key, kind, priority = address = message.queue, message.key, message.kind, message.priority
-        if address != self._address:
-            self._address = address
-            self._queue = queue_to_use(self._tx, queue_name, message.new_queue)
-            self._amends = self._queue.settings.encrypt or self._queue.settings.delay > NO_DELAY
-            self._lane: LaneKey = (
-                (queue_name, key, None, None) if key is not None else (queue_name, None, kind, priority)
-            )
 
     def enter(self) -> None:
         tx = self._tx
-        for lane, arriving in self._arrivals.items():
-            queue = queue_to_use(tx, lane[0])
-            _append(tx, queue, lane_to_use(tx, queue, LaneName(*lane[1:])), arriving, plain=lane not in self._adorned)
-        for name in self._growing:
-            _check_room(tx, queue_to_use(tx, name))
+        self._holders.write()
+        if self._arriving:
+            intake.check_not_waiting(tx, [message.id for _, message in self._arriving])
+            append(tx, self._arrivals())
+        if self._delayed:
+            intake.delay(tx, self._delayed)
+        growing = [queue for queue, _ in self._arriving] + [queue for queue, _, _ in self._delayed]
+        for queue in _different(growing):
+            _check_room(tx, queue)
+
+    def _arrivals(self) -> Iterator[tuple[QueueRow, Lane, Entry]]:
+        """What enters, with its lane; what is due for the same keys has entered before it."""
+        tx = self._tx
+        names: dict[int, list[LaneName]] = {}
+        for queue, message in self._arriving:
+            names.setdefault(queue.id, []).append(LaneName.of(message.key, message.kind, message.priority))
+        coming: dict[int, Iterator[Lane]] = {}
+        for queue in _different(queue for queue, _ in self._arriving):
+            lanes = lanes_to_use(tx, queue, names[queue.id])
+            intake.enter_due_of_keys(tx, queue, lanes.values())
+            coming[queue.id] = iter([lanes[name] for name in names[queue.id]])
+        for queue, message in self._arriving:
+            yield queue, next(coming[queue.id]), _entry(tx, queue, message)
+
+
+def _different(queues: Iterable[QueueRow]) -> Iterable[QueueRow]:
+    return {queue.id: queue for queue in queues}.values()
+
+
+def _with_queues(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[tuple[QueueRow, NewMessage]]:
+    """Each message with its queue; queues come into being in this order."""
+    queues: dict[str, QueueRow] = {}
+    found = []
+    for message in messages:
+        queue = queues.get(message.queue)
+        if queue is None:
+            queue = queues[message.queue] = queue_to_use(tx, message.queue, message.new_queue)
+        found.append((queue, message))
+    return found
+
+
+def _entry(tx: Transaction, queue: QueueRow, message: NewMessage) -> Entry:
+    return Entry(
+        message.id,
+        message.kind,
+        message.priority,
+        message.payload,
+        headers_text(message.headers),
+        tx.now,
+        None if message.due_at is None else micros(message.due_at),
+        _expires_at(tx, queue, message),
+    )
 
 
 def _check_room(tx: Transaction, queue: QueueRow) -> None:
@@ -154,52 +182,9 @@ def _push_alike(tx: Transaction, messages: tuple[NewMessage, ...]) -> bool:
         return False
     if max(map(len, map(_payload, messages))) > settings.max_payload:
         return False
+    intake.check_not_waiting(tx, [message.id for message in messages])
     append_plain(tx, queue, lane_to_use(tx, queue, LaneName(None, first.kind, first.priority)), messages)
     return True
-
-
-def _settled_before_entry(
-    tx: Transaction, queue: QueueRow, message: NewMessage, on_the_way: set[MessageId]
-) -> tuple[Pushed, bool]:
-    """What becomes of a message that may not enter a lane now, and whether that is all that becomes of it."""
-    if message.dedupe is not None:
-        first = dedupe.holder(tx, queue, message, on_the_way)
-        if first is not None:
-            return Duplicate(first), True
-    known = _known(tx, message)
-    if known is not None:
-        return Stored(message.id) if known == (message.queue, message.key, message.payload) else OTHERS_ID, True
-    on_the_way.add(message.id)
-    if message.due_at is not None and micros(message.due_at) > tx.now:
-        intake.delay(tx, queue, message, _expires_at(tx, queue, message))
-        return Stored(message.id), True
-    return Stored(message.id), False
-
-
-def _append(tx: Transaction, queue: QueueRow, lane: Lane, messages: list[NewMessage], *, plain: bool) -> None:
-    if lane.keyed:
-        intake.enter_due_of_key(tx, queue, lane)
-    if lane.keyed or queue.settings.ttl is not None or not plain:
-        first = messages[0]
-        head = Head(first.kind, first.priority, _expires_at(tx, queue, first), None)
-        append(tx, queue, lane, [_columns(tx, queue, lane, message) for message in messages], head)
-    else:
-        append_plain(tx, queue, lane, messages)
-
-
-def _columns(tx: Transaction, queue: QueueRow, lane: Lane, message: NewMessage) -> Entry:
-    return (
-        message.id,
-        message.kind if lane.keyed else None,
-        message.priority if lane.keyed else None,
-        message.payload,
-        headers_text(message.headers),
-        tx.now,
-        None if message.due_at is None else micros(message.due_at),
-        _expires_at(tx, queue, message),
-        None,
-        None,
-    )
 
 
 def _too_large(queue: QueueRow, message: NewMessage) -> Refused:

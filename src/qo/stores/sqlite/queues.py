@@ -64,8 +64,16 @@ def purge(tx: Transaction, name: str) -> int:
     count: int = tx.value(SQL.count_messages, queue.id)
     tx.run(SQL.end_leases, queue.id, tx.now)
     tx.newest = None
-    log = SQL.drop_events, SQL.drop_intake_events, SQL.drop_id_runs, SQL.drop_messages, SQL.drop_stretches
-    rest = SQL.drop_outcomes, SQL.drop_addressed, SQL.drop_retries, SQL.drop_skips, SQL.drop_intake, SQL.drop_marks
+    log = SQL.drop_events, SQL.drop_intake_events, SQL.shrink_id_runs, SQL.drop_id_runs, SQL.drop_messages
+    rest = (
+        SQL.drop_stretches,
+        SQL.drop_outcomes,
+        SQL.drop_addressed,
+        SQL.drop_retries,
+        SQL.drop_skips,
+        SQL.drop_intake,
+        SQL.drop_marks,
+    )
     for sql in (*log, *rest):
         tx.run(sql, queue.id)
     tx.run(SQL.empty_cursors, queue.id)

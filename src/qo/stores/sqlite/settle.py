@@ -19,7 +19,7 @@ from qo.core.keyed_lanes import Run, RunChange, settle_run
 from qo.core.lease import Answer, Report, Settled, Settlement, Verdict
 from qo.core.open_lanes import OpenDecided, Tries, settle_open
 from qo.stores.sqlite import outcomes
-from qo.stores.sqlite.lanes import Cursor, cursor_by_id, follow_retries, rest
+from qo.stores.sqlite.cursors import Cursor, cursor_by_id, follow_retries, rest
 from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
 from qo.stores.sqlite.moments import micros
 from qo.stores.sqlite.outcomes import Finish, canceled_ends, finish_of, verdict_of

@@ -23,7 +23,8 @@ from qo.stores.idempotency import used_token
 from qo.stores.pages import within
 from qo.stores.sealing import Stored, Unreadable, check_sealed, opened
 from qo.stores.sqlite import outcomes
-from qo.stores.sqlite.lanes import Cursor, follow_retries, record_events, rest
+from qo.stores.sqlite.cursors import Cursor, follow_retries, rest
+from qo.stores.sqlite.events import record_events
 from qo.stores.sqlite.leases import offsets_text
 from qo.stores.sqlite.moments import moment, span
 from qo.stores.sqlite.outcomes import Finish, finish_of, starts_at_once

@@ -15,9 +15,10 @@ from qo.core.names import DEFAULT_GROUP
 from qo.core.queue import QueueSettings
 from qo.core.retention import KEEP_NONCES, KEEP_SETTLED
 from qo.stores.sqlite import dedupe, traces
+from qo.stores.sqlite.cursors import cursor_by_id, follow_retries, rest
 from qo.stores.sqlite.dedupe import UNIQUE_CHECK_REST
 from qo.stores.sqlite.groups import first_entered
-from qo.stores.sqlite.lanes import Lane, cursor_by_id, follow_retries, rest
+from qo.stores.sqlite.lanes import Lane
 from qo.stores.sqlite.leases import LeaseRow, read_lease
 from qo.stores.sqlite.moments import maybe_moment, span
 from qo.stores.sqlite.places import remove_below

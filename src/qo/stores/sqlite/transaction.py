@@ -108,6 +108,12 @@ class Transaction:
         self._execute(sql, values)
         return self._connection.last_insert_rowid()
 
+    def insert_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> range:
+        """Write rows of a table with AUTOINCREMENT; answers their rowids, which count up."""
+        self._connection.executemany(sql, rows)
+        last = self._connection.last_insert_rowid()
+        return range(last - len(rows) + 1, last + 1)
+
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         self._connection.executemany(sql, rows)
 
@@ -132,10 +138,6 @@ class Transaction:
 
     def opening_key(self, id: str) -> bytes:
         return self._keys.to_open(self, id)
-
-    def forget_queues(self) -> None:
-        """After a part of this transaction was undone: a queue that was created in it is gone."""
-        self._queues.clear()
 
     def note_unreadable(self) -> None:
         self._keys.unreadable += 1
@@ -171,7 +173,7 @@ class Transaction:
         self._queues.pop(name, None)
 
     def forget(self) -> None:
-        """After an undone savepoint: what was created in it is gone."""
+        """After a part of this transaction was undone: what was created in it is gone."""
         self._queues.clear()
         self.newest = None
 

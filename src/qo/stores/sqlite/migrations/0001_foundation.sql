@@ -89,11 +89,13 @@ SELECT s.lane_id, s.first, s.row,
                 (SELECT tail FROM lanes l WHERE l.id = s.lane_id)) AS last
 FROM stretches s;
 
--- Where an id lies: `count` ids that count up from `first` to `last` are in rows from `row` on.
+-- Where an id lies: `count` ids that count up from `first` to `last` came in rows from `row` on. `kept` of their
+-- messages are there still; the rows of others may be given out again.
 CREATE TABLE id_runs (
     first BLOB PRIMARY KEY,
     last BLOB NOT NULL,
     count INTEGER NOT NULL,
+    kept INTEGER NOT NULL,
     row INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 

@@ -17,6 +17,3 @@ DELETE FROM dead_letters WHERE group_id = ?;
 -- name: rename
 -- Primary key. The name of the old message is the new one's.
 UPDATE dedupe SET message_id = ?5 WHERE queue_id = ?1 AND scope = ?2 AND key = ?3 AND message_id = ?4;
-
--- name: address
-INSERT INTO addressed (lane_id, offset, group_id) VALUES (?, ?, ?);

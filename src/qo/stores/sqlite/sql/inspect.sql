@@ -68,7 +68,7 @@ SELECT id, queue, kind, key, state, attempt, NULL, created_at, due_at, lease_own
 
 -- name: newest
 -- Primary key of id_runs from its high end; that of intake.
-SELECT id FROM (SELECT m.id FROM id_runs r CROSS JOIN messages m ON m.row >= r.row AND m.row < r.row + r.count
+SELECT id FROM (SELECT m.id FROM id_runs r CROSS JOIN messages m ON m.row >= r.row AND m.row < r.row + r.count AND m.id >= r.first AND m.id <= r.last
                 CROSS JOIN lanes l ON l.id = m.lane_id WHERE r.first < ?2 AND l.queue_id = ?1 AND m.id < ?2
                 ORDER BY r.first DESC, m.row DESC LIMIT ?3)
 UNION ALL

@@ -13,7 +13,3 @@ INSERT OR REPLACE INTO dead_letters (id, queue_id, group_id, key, kind, priority
 SELECT m.id, l.queue_id, ?3, l.key, coalesce(m.kind, l.kind), coalesce(m.priority, l.priority), m.payload, m.headers,
        ?4, ?5, ?6, ?7, m.created_at, ?8
 FROM messages m JOIN lanes l ON l.id = m.lane_id WHERE m.row = row_at(?1, ?2);
-
--- name: to_tidy
--- Primary key. Once settled, messages may be removed some day.
-UPDATE lanes SET tidy_at = ?2 WHERE id = ?1 AND coalesce(tidy_at > ?2, 1);

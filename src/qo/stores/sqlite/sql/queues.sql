@@ -31,10 +31,17 @@ DELETE FROM events WHERE message_id IN
 -- name: drop_intake_events
 DELETE FROM events WHERE message_id IN (SELECT id FROM intake WHERE queue_id = ?1);
 
+-- name: shrink_id_runs
+-- A run may have messages of other queues, too.
+UPDATE id_runs SET kept = kept - gone.messages
+FROM (SELECT (SELECT max(r.first) FROM id_runs r WHERE r.first <= m.id) AS first, count(*) AS messages
+     FROM lanes l CROSS JOIN spans s ON s.lane_id = l.id
+     CROSS JOIN messages m ON m.row >= s.row AND m.row < s.row + s.last - s.first WHERE l.queue_id = ?1 GROUP BY 1) gone
+WHERE id_runs.first = gone.first;
+
 -- name: drop_id_runs
--- A run lies within one lane, so its first row tells whose it is.
-DELETE FROM id_runs WHERE first IN
-    (SELECT m.id FROM lanes l CROSS JOIN spans s ON s.lane_id = l.id
+DELETE FROM id_runs WHERE kept <= 0 AND first IN
+    (SELECT (SELECT max(r.first) FROM id_runs r WHERE r.first <= m.id) FROM lanes l CROSS JOIN spans s ON s.lane_id = l.id
      CROSS JOIN messages m ON m.row >= s.row AND m.row < s.row + s.last - s.first WHERE l.queue_id = ?1);
 
 -- name: drop_messages

@@ -1,0 +1,34 @@
+-- name: append
+-- Kind and priority are the message's own in a keyed lane; those of an open lane are not written again.
+INSERT INTO messages (lane_id, offset, entered_at, id, kind, priority, payload, headers, created_at, due_at, expires_at,
+                      group_id, retry_of)
+VALUES (?1, ?2, ?3, ?6, iif(?4 IS NULL, ?7, NULL), iif(?5 IS NULL, ?8, NULL), ?9, ?10, ?11, ?12, ?13, ?14, ?15);
+
+-- name: append_plain
+-- Widened to many rows: lane, first offset and times are shared, id and payload each row's own.
+INSERT INTO messages (lane_id, offset, entered_at, created_at, id, payload) VALUES (?1, ?2 + 0, ?3, ?4, ?5, ?6);
+
+-- name: grow
+-- Primary key.
+UPDATE lanes SET tail = ?2, entered_at = ?3 WHERE id = ?1;
+
+-- name: address
+INSERT INTO addressed (lane_id, offset, group_id) VALUES (?, ?, ?);
+
+-- name: wake_keyed
+-- Index cursors_in_lane: only idle cursors are written, and that wakes them; those of a queue with a window when that ends.
+UPDATE cursors SET head_kind = ?2, head_priority = ?3, head_entered_at = ?4,
+    state = iif(hold > 0 AND ?4 + hold > ?7 AND ?8 - position < ?9, 'blocked', 'ready'),
+    due_at = iif(hold > 0 AND ?4 + hold > ?7 AND ?8 - position < ?9, ?4 + hold, ?5)
+WHERE lane_id = ?1 AND state = 'idle' AND (?6 IS NULL OR group_id = ?6);
+
+-- name: wake_full
+-- Index cursors_in_lane. Held back by a window, and enough have come.
+UPDATE cursors SET state = 'ready',
+    due_at = (SELECT expires_at FROM messages WHERE row = row_at(cursors.lane_id, cursors.position))
+WHERE lane_id = ?1 AND state = 'blocked' AND hold > 0 AND attempts = 0 AND losses = 0 AND ?2 - position >= ?3;
+
+-- name: wake_open
+-- Index cursors_in_lane.
+UPDATE cursors SET state = 'ready', head_kind = ?2, head_priority = ?3, head_entered_at = ?4
+WHERE lane_id = ?1 AND state = 'idle' AND (?5 IS NULL OR group_id = ?5);
