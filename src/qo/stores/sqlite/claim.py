@@ -17,13 +17,14 @@ from qo.core.names import DEFAULT_GROUP
 from qo.stores.idempotency import used_token
 from qo.stores.sealing import WITHOUT_KEY, UnknownKey
 from qo.stores.sqlite.advance import advance, next_moment
+from qo.stores.sqlite.batch import Ahead, Batch, Source, read_ahead
 from qo.stores.sqlite.cursors import cursor_by_id
 from qo.stores.sqlite.groups import join, matching, note_filter
 from qo.stores.sqlite.lanes import queue_to_use
 from qo.stores.sqlite.moments import maybe_moment, moment, span
 from qo.stores.sqlite.queues import note_default_claim
 from qo.stores.sqlite.statements import statements
-from qo.stores.sqlite.take import Batch, Source, take
+from qo.stores.sqlite.take import take
 from qo.stores.sqlite.transaction import Row, Transaction
 
 SQL = statements("claim")
@@ -72,15 +73,21 @@ def _serve(tx: Transaction, want: Want) -> Claimed | Nothing:
         more |= advance(tx, source.queue, source.group_id)
     batch = Batch(tx, want)
     while batch.room > 0 and (candidates := _candidates(tx, sources, batch)):
+        read_ahead(tx, [candidate.cursor_id for candidate in candidates], batch)
         for candidate in candidates:
             before = (batch.may_take_fragile, len(batch.deliveries))
-            take(tx, candidate.source, cursor_by_id(tx, candidate.cursor_id), batch)
+            take(tx, candidate.source, _lane(tx, candidate, batch), batch)
             if batch.room <= 0 or before[0] != batch.may_take_fragile or before[1] == len(batch.deliveries):
                 break  # full; or lanes look different now; or one gave nothing, and a better one may not be listed
+        batch.write(tx)
     if batch.deliveries:
         return Claimed(tuple(batch.deliveries))
     ask_again = maybe_moment(tx.now if more else _ask_again(tx, sources, batch))
     return Nothing(ask_again, batch.met_fragile, more)
+
+
+def _lane(tx: Transaction, candidate: Candidate, batch: Batch) -> Ahead:
+    return batch.ahead.pop(candidate.cursor_id, None) or Ahead(cursor_by_id(tx, candidate.cursor_id), [], True)
 
 
 def _sources(tx: Transaction, want: Want) -> Iterator[Source]:

@@ -29,28 +29,19 @@ class Cursor(NamedTuple):
     hold: int
 
 
-CURSOR_COLUMNS = (
-    "c.id, c.group_id, c.state, c.position, c.attempts, c.losses, c.due_at, c.hold, "
-    "l.id, l.key, l.kind, l.priority, l.first, l.tail, l.entered_at"
-)
-
-
 def read_cursor(row: Row) -> Cursor:
-    """From CURSOR_COLUMNS, in their order."""
+    """From `cursor_of(c, l)`."""
     id, group_id, state, position, attempts, losses, due_at, hold, *lane = row
     return Cursor(id, Lane(*lane), group_id, CursorState(state), position, attempts, losses, due_at, hold)
 
 
-_CURSOR = f"SELECT {CURSOR_COLUMNS} FROM cursors c JOIN lanes l ON l.id = c.lane_id"
-
-
 def cursor_in(tx: Transaction, lane_id: int, group_id: int) -> Cursor | None:
-    row = tx.row(f"{_CURSOR} WHERE c.lane_id = ? AND c.group_id = ?", lane_id, group_id)
+    row = tx.row(SQL.cursor_in, lane_id, group_id)
     return None if row is None else read_cursor(row)
 
 
 def cursor_by_id(tx: Transaction, cursor_id: int) -> Cursor:
-    row = tx.row(f"{_CURSOR} WHERE c.id = ?", cursor_id)
+    row = tx.row(SQL.cursor_by_id, cursor_id)
     assert row is not None
     return read_cursor(row)
 

@@ -421,7 +421,7 @@ class SqliteEngine:
         """Open the file to write, make sure that it is ours, and bring its schema forward."""
         try:
             self._create_for_owner()
-            connection = apsw.Connection(self._path, statementcachesize=STATEMENT_CACHE)
+            connection = self._open()
         except apsw.Error as error:
             raise _about_file(error, self._path) from error
         try:
@@ -429,6 +429,12 @@ class SqliteEngine:
         except BaseException as error:
             connection.close()
             raise _about_file(error, self._path) from error
+        return connection
+
+    def _open(self) -> apsw.Connection:
+        """A statement is planned once: without this, SQLite plans many of them again for each value that is bound."""
+        connection = apsw.Connection(self._path, statementcachesize=STATEMENT_CACHE)
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         return connection
 
     def _create_for_owner(self) -> None:
@@ -448,7 +454,7 @@ class SqliteEngine:
         connection.pragma("cache_size", -PAGE_CACHE_KIB)
 
     def _connect_to_read(self) -> apsw.Connection:
-        connection = apsw.Connection(self._path, statementcachesize=STATEMENT_CACHE)
+        connection = self._open()
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.pragma("query_only", True)
         return connection

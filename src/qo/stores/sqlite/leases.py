@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from qo.stores.sqlite.statements import statements
@@ -61,8 +62,12 @@ def read_lease(row: Row) -> LeaseRow:
 
 
 def end_lease(tx: Transaction, lease: LeaseRow, at: int) -> None:
-    tx.run(SQL.end_lease, lease.token, lease.lane_id, at)
+    end_leases(tx, (lease,), at)
 
 
-def offsets_text(offsets: set[int] | list[int]) -> str | None:
+def end_leases(tx: Transaction, leases: Iterable[LeaseRow], at: int) -> None:
+    tx.many(SQL.end_lease, [(lease.token, lease.lane_id, at) for lease in leases])
+
+
+def offsets_text(offsets: Collection[int]) -> str | None:
     return json.dumps(sorted(offsets)) if offsets else None

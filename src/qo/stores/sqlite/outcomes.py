@@ -16,7 +16,7 @@ from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction, widened
 
 SQL = statements("outcomes")
-RECORD = widened(SQL.record, shared=2)
+RECORD = widened(SQL.record, shared=1)
 
 
 class Finish(NamedTuple):
@@ -32,19 +32,39 @@ class Finish(NamedTuple):
     started_at: int | None = None
 
 
+class Ends(NamedTuple):
+    """Messages of one lane that a group is done with."""
+
+    queue: QueueRow
+    group_id: int
+    lane_id: int
+    finishes: Sequence[Finish]
+
+
 def finish(tx: Transaction, queue: QueueRow, group_id: int, lane_id: int, finishes: Sequence[Finish]) -> None:
-    """Write outcomes, where the queue keeps them. Only the default group has any."""
+    """Write the outcomes of one lane."""
     if finishes:
-        to_tidy(tx, [lane_id])
-    if group_id != queue.default_group_id or not finishes:
-        return
-    history = queue.settings.history
-    if history is not History.NONE:
-        own = [value for finish in finishes for value in finish]
-        tx.run_wide(RECORD, (lane_id, tx.now), own, len(finishes), step=None)
-    if tx.watched or history is History.FULL:
-        for each in finishes:
-            _tell(tx, history, lane_id, each)
+        finish_all(tx, [Ends(queue, group_id, lane_id, finishes)])
+
+
+def finish_all(tx: Transaction, ends: Sequence[Ends]) -> None:
+    """Write outcomes, where the queues keep them. Only the default group has any."""
+    to_tidy(tx, [each.lane_id for each in ends])
+    kept: list[object] = []
+    count = 0
+    for queue, group_id, lane_id, finishes in ends:
+        if group_id != queue.default_group_id:
+            continue
+        history = queue.settings.history
+        if history is not History.NONE:
+            for each in finishes:
+                kept += (lane_id, *each)
+            count += len(finishes)
+        if tx.watched or history is History.FULL:
+            for each in finishes:
+                _tell(tx, history, lane_id, each)
+    if count:
+        tx.run_wide(RECORD, (tx.now,), kept, count, step=None)
 
 
 def _tell(tx: Transaction, history: History, lane_id: int, finish: Finish) -> None:
@@ -85,7 +105,7 @@ def note_failure(
         return
     if again.error and queue.settings.history is not History.NONE:
         attempt = Finish(offset, JobState.QUEUED, again.attempts, None, again.error, None, owner, started_at)
-        tx.run_wide(RECORD, (lane_id, tx.now), attempt, 1, step=None)
+        tx.run_wide(RECORD, (tx.now,), (lane_id, *attempt), 1, step=None)
     note_event(tx, queue, group_id, lane_id, offset, JobState.QUEUED, f"attempt {again.attempts} failed")
 
 

@@ -19,12 +19,12 @@ from qo.core.keyed_lanes import Run, RunChange, settle_run
 from qo.core.lease import Answer, Report, Settled, Settlement, Verdict
 from qo.core.open_lanes import OpenDecided, Tries, settle_open
 from qo.stores.sqlite import outcomes
-from qo.stores.sqlite.cursors import Cursor, cursor_by_id, follow_retries, rest
-from qo.stores.sqlite.leases import LeaseRow, end_lease, read_lease
+from qo.stores.sqlite.cursors import Cursor, Rest, follow_retries, read_cursor, rest_all
+from qo.stores.sqlite.leases import LeaseRow, end_leases, read_lease
 from qo.stores.sqlite.moments import micros
-from qo.stores.sqlite.outcomes import Finish, canceled_ends, finish_of, verdict_of
+from qo.stores.sqlite.outcomes import Ends, Finish, canceled_ends, finish_all, finish_of, verdict_of
 from qo.stores.sqlite.statements import statements
-from qo.stores.sqlite.transaction import QueueRow, Transaction
+from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
 
 SQL = statements("settle")
 TIME = statements("advance")
@@ -42,8 +42,44 @@ class Held:
     fragile: int | None
     queue: QueueRow
     cursor: Cursor
+    skips: bool
     verdicts: dict[int, Verdict]
     finishes: list[Finish]
+
+
+class Changes:
+    """What the settlements of one call make of their leases: written at once, however many lanes there are."""
+
+    def __init__(self) -> None:
+        self._ends: list[Ends] = []
+        self._verdicts: list[tuple[str, int, int, str]] = []
+        self._ended: list[LeaseRow] = []
+        self._kept: list[tuple[object, ...]] = []
+        self._rests: list[Rest] = []
+
+    def note(self, held: Held) -> None:
+        """What this call settled, and what is left of the lease."""
+        if not held.verdicts:
+            return
+        lease, cursor = held.lease, held.cursor
+        if held.finishes:
+            self._ends.append(Ends(held.queue, cursor.group_id, cursor.lane.id, held.finishes))
+        self._verdicts.append((lease.token, lease.lane_id, min(held.verdicts), json.dumps(_ranges(held.verdicts))))
+        if held.ended:
+            self._ended.append(lease)
+        else:
+            bits = None if cursor.lane.keyed else lease.settled_bytes()
+            self._kept.append((lease.token, lease.lane_id, lease.from_offset, lease.to_offset, bits, held.fragile))
+
+    def bring_to_rest(self, coming: Rest) -> None:
+        self._rests.append(coming)
+
+    def write(self, tx: Transaction) -> None:
+        finish_all(tx, self._ends)
+        tx.many(SQL.record, self._verdicts)
+        end_leases(tx, self._ended, tx.now)
+        tx.many(SQL.keep, self._kept)
+        rest_all(tx, self._rests)
 
 
 def settle(tx: Transaction, settlements: tuple[Settlement, ...]) -> list[Settled]:
@@ -51,29 +87,32 @@ def settle(tx: Transaction, settlements: tuple[Settlement, ...]) -> list[Settled
     for number, item in enumerate(settlements):
         by_lease.setdefault((item.token, item.lane), []).append(number)
     answers: list[Settled] = [UNKNOWN] * len(settlements)
-    for (token, lane_id), numbers in by_lease.items():
+    changes = Changes()
+    for row in tx.rows(SQL.leases, json.dumps(list(by_lease))):
+        numbers = by_lease[row[0], row[1]]
         items = [settlements[number] for number in numbers]
-        for number, answer in zip(numbers, _settle_lease(tx, token, lane_id, items), strict=True):
+        for number, answer in zip(numbers, _settle_lease(tx, row, items, changes), strict=True):
             answers[number] = answer
+    changes.write(tx)
     return answers
 
 
-def _settle_lease(tx: Transaction, token: str, lane_id: int, items: list[Settlement]) -> list[Settled]:
-    row = tx.row(SQL.lease, token, lane_id)
-    if row is None:
-        return [UNKNOWN] * len(items)
+def _settle_lease(tx: Transaction, row: Row, items: list[Settlement], changes: Changes) -> list[Settled]:
     lease = read_lease(row[:12])
-    over = row[13] is not None or lease.expires_at <= tx.now
-    if over:
-        return [_after_the_end(tx, lease, row[12], item.offset) for item in items]
-    queue_name, _ = tx.row(SQL.owner_queue, lease.cursor_id) or ("", 0)
-    queue = tx.existing_queue(queue_name)
-    held = Held(lease, row[12], False, row[14], queue, cursor_by_id(tx, lease.cursor_id), {}, [])
+    last, ended_at, fragile, queue_name, skips, *cursor = row[12:]
+    if ended_at is not None or lease.expires_at <= tx.now:
+        return [_after_the_end(tx, lease, last, item.offset) for item in items]
+    held = Held(
+        lease, last, False, fragile, tx.existing_queue(queue_name), read_cursor(tuple(cursor)), bool(skips), {}, []
+    )
     for item in items:
         if item.started_at is not None:
             lease.started[item.offset] = micros(item.started_at)
-    answer_one = _settle_run(tx, held, items) if held.cursor.lane.keyed else _settle_open(tx, held, items)
-    _write_down(tx, held)
+    keyed = held.cursor.lane.keyed
+    answer_one = _settle_run(tx, held, items, changes) if keyed else _settle_open(tx, held, items)
+    if held.ended and held.fragile is not None:
+        tx.hint_everyone = True  # its owner may now take another such message, in any queue
+    changes.note(held)
     return [answer_one(item, first) for item, first in _with_firsts(items)]
 
 
@@ -107,11 +146,13 @@ def _first_verdict(tx: Transaction, lease: LeaseRow, offset: int) -> Verdict | N
 AnswerOne = Callable[[Settlement, bool], Settled]
 
 
-def _settle_run(tx: Transaction, held: Held, items: list[Settlement]) -> AnswerOne:
+def _settle_run(tx: Transaction, held: Held, items: list[Settlement], changes: Changes) -> AnswerOne:
     """Judge a keyed lane's run as a whole."""
     lease, cursor = held.lease, held.cursor
     start, end = lease.from_offset, lease.to_offset
-    skips = {offset for (offset,) in tx.rows(TIME.skips_between, cursor.id, start, end)}
+    skips: set[int] = set()
+    if held.skips:
+        skips.update(offset for (offset,) in tx.rows(TIME.skips_between, cursor.id, start, end))
     reports: dict[int, Report] = {}
     for item in items:
         if start <= item.offset < end and item.offset not in skips:
@@ -126,7 +167,7 @@ def _settle_run(tx: Transaction, held: Held, items: list[Settlement]) -> AnswerO
             canceled=frozenset(lease.canceled),
         )
         expired = partial(_is_expired, tx, cursor.lane.id)
-        _write_run(tx, held, settle_run(run, reports, held.queue.settings, tx.time, tx.draw(), expired))
+        _write_run(tx, held, changes, settle_run(run, reports, held.queue.settings, tx.time, tx.draw(), expired))
 
     def answer(item: Settlement, first: bool) -> Settled:
         verdict = held.verdicts.get(item.offset)
@@ -147,7 +188,7 @@ def _is_expired(tx: Transaction, lane_id: int, offset: int) -> bool:
     return life is not None and life <= tx.now
 
 
-def _write_run(tx: Transaction, held: Held, change: RunChange) -> None:
+def _write_run(tx: Transaction, held: Held, changes: Changes, change: RunChange) -> None:
     """Write down what a call made of a run."""
     lease, cursor = held.lease, held.cursor
     for offset, fate, attempt in change.decided:
@@ -164,10 +205,9 @@ def _write_run(tx: Transaction, held: Held, change: RunChange) -> None:
     held.finishes += canceled_ends(change.canceled, lease.owner)
     if change.lease is None:
         held.ended = True
-        rest(
-            tx, cursor, change.rest_at, attempts=change.attempts, losses=change.losses,
-            blocked_until=None if change.blocked_until is None else micros(change.blocked_until),
-        )  # fmt: skip
+        blocked_until = None if change.blocked_until is None else micros(change.blocked_until)
+        skips = held.skips or bool(change.skips or change.canceled)
+        changes.bring_to_rest(Rest(cursor, change.rest_at, change.attempts, change.losses, blocked_until, skips))
         tx.hint(held.queue.name)
         return
     start, end = change.lease
@@ -222,7 +262,7 @@ def _write_open(tx: Transaction, held: Held, decided: OpenDecided) -> None:
         held.lease.mark(offset)
     if held.fragile == offset:
         held.fragile = None
-        tx.hint_everyone = True  # its owner may now take another such message, in any queue
+        tx.hint_everyone = True
     match fate:
         case Again(at=at, attempts=used, losses=lost):
             _wait(tx, cursor, offset, used, lost, micros(at), fresh=fresh)
@@ -250,22 +290,6 @@ def _note_failure(tx: Transaction, held: Held, offset: int, again: Again) -> Non
     cursor, lease = held.cursor, held.lease
     started_at = lease.started.get(offset)
     outcomes.note_failure(tx, held.queue, cursor.group_id, cursor.lane.id, offset, again, lease.owner, started_at)
-
-
-def _write_down(tx: Transaction, held: Held) -> None:
-    """Keep what this call settled, and what is left of the lease."""
-    if not held.verdicts:
-        return
-    lease, cursor = held.lease, held.cursor
-    outcomes.finish(tx, held.queue, cursor.group_id, cursor.lane.id, held.finishes)
-    tx.run(SQL.record, lease.token, lease.lane_id, json.dumps(_ranges(held.verdicts)))
-    if held.ended:
-        if held.fragile is not None:
-            tx.hint_everyone = True
-        end_lease(tx, lease, tx.now)
-    else:
-        bits = None if cursor.lane.keyed else lease.settled_bytes()
-        tx.run(SQL.keep, lease.token, lease.lane_id, lease.from_offset, lease.to_offset, bits, held.fragile)
 
 
 def _ranges(verdicts: Mapping[int, Verdict]) -> list[tuple[int, int, str]]:

@@ -2,7 +2,8 @@
 
 Two phrases say where a lane's messages lie (see `places`): `row_at(lane, offset)`
 is a message's row, and `FROM messages_from(lane, offset)` reads messages `m` from
-an offset on, through the lane's stretches `s`; more conditions follow with AND.
+an offset on, through the lane's stretches `s`; more conditions follow with AND. A third,
+`cursor_of(c, l)`, is the columns of a cursor and its lane (see `cursors`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ _MESSAGES = """spans s CROSS JOIN messages m
     ON m.row >= s.row + max({offset} - s.first, 0) AND m.row < s.row + s.last - s.first
 WHERE s.lane_id = {lane}
     AND s.first >= coalesce((SELECT max(first) FROM stretches WHERE lane_id = {lane} AND first <= {offset}), 0)"""
+
+CURSOR_OF = "cursor_of(c, l)"
+_CURSOR = (
+    "c.id, c.group_id, c.state, c.position, c.attempts, c.losses, c.due_at, c.hold, "
+    "l.id, l.key, l.kind, l.priority, l.first, l.tail, l.entered_at"
+)
+CURSOR_WIDTH = _CURSOR.count(",") + 1
 
 
 class Statements:
@@ -68,5 +76,6 @@ def statements(verb: str) -> Statements:
 
 
 def _spelled_out(sql: str) -> str:
+    sql = sql.replace(CURSOR_OF, _CURSOR)
     sql = _ROW_AT.sub(lambda found: _ROW.format(lane=found[1], offset=found[2]), sql)
     return _MESSAGES_FROM.sub(lambda found: _MESSAGES.format(lane=found[1], offset=found[2]), sql)

@@ -7,41 +7,32 @@ fresh messages, and stays open to others.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
-
-import apsw
 
 from qo.core.fate import FRAGILE_LOSSES, Completed, Dead
 from qo.core.lane import LaneId
-from qo.core.lease import Delivered, Want
+from qo.core.lease import Delivered
 from qo.core.message import SEALED
 from qo.core.outcome import JobState
 from qo.core.queue import History
 from qo.core.taking import Offered, Passed, is_over, may_take, run_room, take_run, why_passed
-from qo.stores.idempotency import used_token
 from qo.stores.pages import within
 from qo.stores.sealing import Stored, Unreadable, check_sealed, opened
 from qo.stores.sqlite import outcomes
-from qo.stores.sqlite.cursors import Cursor, follow_retries, rest
+from qo.stores.sqlite.batch import Ahead, Batch, Part, Source, expires_at, size_of
+from qo.stores.sqlite.cursors import Cursor, Rest, follow_retries, rest
 from qo.stores.sqlite.events import record_events
-from qo.stores.sqlite.leases import offsets_text
 from qo.stores.sqlite.moments import moment, span
 from qo.stores.sqlite.outcomes import Finish, finish_of, starts_at_once
 from qo.stores.sqlite.statements import statements
-from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
+from qo.stores.sqlite.transaction import Row, Transaction
 
 SQL = statements("claim")
 TIME = statements("advance")
 
 NO_HEADERS: dict[str, str] = {}
-
-
-class Source(NamedTuple):
-    """A group in a queue."""
-
-    queue: QueueRow
-    group_id: int
+NO_SKIPS: set[int] = set()
 
 
 class Content(NamedTuple):
@@ -64,60 +55,38 @@ class Taken(NamedTuple):
         return size_of(self.message)
 
 
-def size_of(message: Row) -> int:
-    """How much of an answer a message takes."""
-    return len(message[4]) + len(message[5] or "")
-
-
 def sizes_of(taken: list[Taken]) -> int:
     return sum(each.size for each in taken)
 
 
-class Batch:
-    """What one want has got so far, and what it still has room for."""
-
-    def __init__(self, tx: Transaction, want: Want) -> None:
-        self.want = want
-        self.deliveries: list[Delivered] = []
-        self.lanes: set[int] = set()
-        self.passed_over: set[int] = set()
-        self.may_take_fragile = want.owner is None or tx.value(SQL.fragile_of_owner, want.owner, tx.now) is None
-        self.met_fragile = False
-        self.bytes_left = want.max_bytes
-
-    @property
-    def room(self) -> int:
-        if self.deliveries and self.bytes_left <= 0:
-            return 0
-        if self.want.lanes is not None and len(self.lanes) >= self.want.lanes:
-            return 0
-        return self.want.messages - len(self.deliveries)
-
-
-def take(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> None:
+def take(tx: Transaction, source: Source, ahead: Ahead, batch: Batch) -> None:
     """Take what this lane has for the want."""
+    cursor = ahead.cursor
     if not cursor.lane.keyed:
         _take_open(tx, source, cursor, batch)
     elif not may_take(cursor.losses, may_take_fragile=batch.may_take_fragile):
         batch.met_fragile = True
         batch.passed_over.add(cursor.id)
     else:
-        _take_run(tx, source, cursor, batch)
+        _take_run(tx, source, ahead, batch)
 
 
-def _take_run(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> None:
+def _take_run(tx: Transaction, source: Source, ahead: Ahead, batch: Batch) -> None:
     """Lease a run from a keyed lane. It stops before the first message of a kind that is not accepted."""
+    cursor = ahead.cursor
+    coming: Iterable[Row] = ahead.messages
     batch.passed_over.add(cursor.id)  # one run of a lane to a claim, also if it is settled at delivery
     room = run_room(cursor.losses, batch.room, batch.want.lane_messages)
     run: list[Taken] = []
     position, stopped = cursor.position, False
-    while len(run) < room and not stopped:
+    while len(run) < room and not stopped and position < cursor.lane.tail:
         left = batch.bytes_left - sizes_of(run)
-        coming = tx.each(SQL.messages, cursor.lane.id, position, room - len(run))
+        coming = coming or tx.each(SQL.messages, cursor.lane.id, position, room - len(run))
         messages, cut = within(coming, size_of, left)
+        coming = []
         if not messages or (run and left <= 0):
             break
-        skips = _skips_among(tx, cursor, messages)
+        skips = _skips_among(tx, cursor, messages) if ahead.skips else NO_SKIPS
         offered = (Offered(each[0], each[2], _is_passed(tx, source, cursor, each, skips)) for each in messages)
         taken = take_run(offered, position, batch.want.kinds, room - len(run))
         position, stopped = taken.position, taken.stopped
@@ -138,11 +107,11 @@ def _take_run(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) -> 
     fragile = cursor.position if run[0].losses >= FRAGILE_LOSSES else None
     _deliver(tx, source, cursor, batch, run)
     if batch.want.auto_settle:
-        rest(tx, cursor, end)
+        batch.bring_to_rest(Rest(cursor, end, skips=ahead.skips or position > cursor.position + len(run)))
         tx.hint(source.queue.name)  # the next head may be of a kind that others wait for
     else:
-        _lease(tx, source, cursor, batch, run[0].message[0], end, 0, [], fragile)
-        tx.run(SQL.hold, cursor.id, end)
+        batch.lease(tx, source, cursor, Part(run[0].message[0], end, fragile=fragile))
+        batch.hold(cursor, end)
 
 
 def _skips_among(tx: Transaction, cursor: Cursor, messages: list[Row]) -> set[int]:
@@ -223,7 +192,7 @@ def _take_open(tx: Transaction, source: Source, cursor: Cursor, batch: Batch) ->
             tx.many(TIME.drop_retry, [(cursor.id, offset) for offset in offsets])
         else:
             tx.many(SQL.take_retry, [(cursor.id, offset, batch.want.token) for offset in offsets])
-            _lease(tx, source, cursor, batch, start, end, settled, offsets, fragile)
+            batch.lease(tx, source, cursor, Part(start, end, settled, offsets, fragile))
     if end > cursor.position:
         rest(tx, cursor, end)
     else:
@@ -289,36 +258,10 @@ def _take_fresh(
     return taken, start, position, settled
 
 
-def _lease(
-    tx: Transaction,
-    source: Source,
-    cursor: Cursor,
-    batch: Batch,
-    start: int,
-    end: int,
-    settled: int,
-    retried: list[int],
-    fragile: int | None,
-) -> None:
-    want = batch.want
-    bits = settled.to_bytes((settled.bit_length() + 7) // 8, "little") if settled else None
-    try:
-        tx.run(
-            SQL.lease, want.token, cursor.lane.id, cursor.id, cursor.group_id, start, max(start, end), bits,
-            offsets_text(retried), fragile, want.owner, tx.now, _expires_at(tx, source, want),
-        )  # fmt: skip
-    except apsw.ConstraintError:
-        raise used_token() from None
-
-
-def _expires_at(tx: Transaction, source: Source, want: Want) -> int:
-    return tx.now + span(want.lease if want.lease is not None else source.queue.settings.lease)
-
-
 def _deliver(tx: Transaction, source: Source, cursor: Cursor, batch: Batch, taken: list[Taken]) -> None:
     """Hand the messages over; with `auto_settle`, complete them here and now."""
     lane, queue, token = cursor.lane, source.queue.name, batch.want.token
-    expires_at = moment(_expires_at(tx, source, batch.want))
+    held_until = moment(expires_at(tx, source, batch.want))
     batch.lanes.add(lane.id)
     batch.bytes_left -= sizes_of(taken)
     if any(each.losses >= FRAGILE_LOSSES for each in taken):
@@ -353,7 +296,7 @@ def _deliver(tx: Transaction, source: Source, cursor: Cursor, batch: Batch, take
                 created_at=moment(created_at),
                 due_at=moment(created_at if due_at is None else due_at),
                 entered_at=moment(entered_at),
-                expires_at=expires_at,
+                expires_at=held_until,
                 retry_of=retry_of,
             )
         )

@@ -50,6 +50,18 @@ SELECT m.offset, m.id, m.kind, m.priority, m.payload, m.headers, m.created_at, m
        m.group_id, m.retry_of
 FROM messages_from(?1, ?2) ORDER BY s.first, m.row LIMIT ?3;
 
+-- name: read_ahead
+-- Primary keys. Keyed lanes in the order of a list of cursors, each with messages from its position on: so many, or
+-- the head alone if that was lost before.
+SELECT cursor_of(c, l), EXISTS (SELECT 1 FROM skips k WHERE k.cursor_id = c.id),
+       m.offset, m.id, m.kind, m.priority, m.payload, m.headers, m.created_at, m.due_at, m.entered_at, m.expires_at,
+       m.group_id, m.retry_of
+FROM json_each(?1) j CROSS JOIN cursors c ON c.id = j.value AND c.keyed = 1 CROSS JOIN lanes l ON l.id = c.lane_id
+CROSS JOIN spans s ON s.lane_id = l.id AND s.first < c.position + iif(c.losses, 1, ?2)
+    AND s.first >= coalesce((SELECT max(first) FROM stretches WHERE lane_id = l.id AND first <= c.position), 0)
+CROSS JOIN messages m ON m.row >= s.row + max(c.position - s.first, 0)
+    AND m.row < s.row + min(s.last, c.position + iif(c.losses, 1, ?2)) - s.first;
+
 -- name: message
 -- Primary keys of stretches and messages.
 SELECT offset, id, kind, priority, payload, headers, created_at, due_at, entered_at, expires_at, group_id, retry_of

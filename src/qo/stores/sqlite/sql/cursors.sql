@@ -1,3 +1,11 @@
+-- name: cursor_in
+-- Index cursors_in_lane.
+SELECT cursor_of(c, l) FROM cursors c JOIN lanes l ON l.id = c.lane_id WHERE c.lane_id = ? AND c.group_id = ?;
+
+-- name: cursor_by_id
+-- Primary keys.
+SELECT cursor_of(c, l) FROM cursors c JOIN lanes l ON l.id = c.lane_id WHERE c.id = ?;
+
 -- name: heads
 -- Primary keys of stretches and messages: the message at each place of a list of [cursor, lane, offset].
 SELECT j.value ->> 0, m.offset, m.kind, m.priority, m.entered_at, m.expires_at, m.group_id

@@ -1,6 +1,6 @@
 -- name: record
 -- Widened to many rows.
-INSERT OR REPLACE INTO outcomes (lane_id, finished_at, offset, state, attempt, reason, error, result, owner, started_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
+INSERT OR REPLACE INTO outcomes (finished_at, lane_id, offset, state, attempt, reason, error, result, owner, started_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10);
 
 -- name: ids
 -- Primary keys of stretches and messages.

@@ -1,17 +1,18 @@
--- name: lease
--- Primary key.
-SELECT token, lane_id, cursor_id, first, from_offset, to_offset, settled, retried, canceled, started, owner, expires_at,
-       last, ended_at, fragile
-FROM leases WHERE token = ? AND lane_id = ?;
+-- name: leases
+-- Primary keys, for each of a list of [token, lane]. The lane of a lease that has ended may be gone.
+SELECT e.token, e.lane_id, e.cursor_id, e.first, e.from_offset, e.to_offset, e.settled, e.retried, e.canceled, e.started,
+       e.owner, e.expires_at, e.last, e.ended_at, e.fragile, q.name,
+       EXISTS (SELECT 1 FROM skips k WHERE k.cursor_id = e.cursor_id), cursor_of(c, l)
+FROM json_each(?1) j CROSS JOIN leases e ON e.token = j.value ->> 0 AND e.lane_id = j.value ->> 1
+LEFT JOIN cursors c ON c.id = e.cursor_id LEFT JOIN lanes l ON l.id = c.lane_id LEFT JOIN queues q ON q.id = l.queue_id;
 
 -- name: verdicts
 -- Primary key.
 SELECT verdicts FROM settlements WHERE token = ? AND lane_id = ? ORDER BY number;
 
 -- name: record
--- Primary key.
-INSERT INTO settlements (token, lane_id, number, verdicts)
-VALUES (?1, ?2, (SELECT coalesce(max(number), 0) + 1 FROM settlements WHERE token = ?1 AND lane_id = ?2), ?3);
+-- Numbered by the first offset: a token settles each message once.
+INSERT INTO settlements (token, lane_id, number, verdicts) VALUES (?, ?, ?, ?);
 
 -- name: keep
 -- Primary key.
