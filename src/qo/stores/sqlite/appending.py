@@ -7,7 +7,7 @@ statements does not grow with the number of lanes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -15,69 +15,66 @@ from qo.core.message import NewMessage
 from qo.core.outcome import JobState
 from qo.core.queue import WINDOW_FULL, History
 from qo.stores.sqlite.events import record_events
-from qo.stores.sqlite.lanes import Lane, to_tidy
+from qo.stores.sqlite.lanes import TIDY_REST, Lane, to_tidy
+from qo.stores.sqlite.moments import span
 from qo.stores.sqlite.places import Stretch, place
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction, widened
 
 SQL = statements("appending")
+APPEND = widened(SQL.append, shared=0)
 APPEND_PLAIN = widened(SQL.append_plain, shared=4)
 
 _id, _payload = attrgetter("id"), attrgetter("payload")
 
 
-class Entry(NamedTuple):
-    """A message about to enter a lane: its columns, in the order of `SQL.append`."""
-
-    id: bytes
-    kind: str
-    priority: int
-    payload: bytes
-    headers: str | None
-    created_at: int
-    due_at: int | None
-    expires_at: int | None
-    group_id: int | None = None
-    retry_of: bytes | None = None
+Entry = tuple[bytes, str, int, bytes, str | None, int, int | None, int | None, int | None, bytes | None]
+"""A message about to enter a lane, as columns: id, kind, priority, payload, headers, created_at, due_at, expires_at,
+group_id, retry_of."""
 
 
-class Growth:
-    """A lane that grows: its queue, and what its cursors need to know of the first message that comes."""
+class Growth(NamedTuple):
+    """A lane that grows, with its queue and the first message that comes."""
 
-    __slots__ = ("expires_at", "group_id", "kind", "lane", "priority", "queue")
-
-    def __init__(self, queue: QueueRow, lane: Lane, first: Entry) -> None:
-        self.queue, self.lane = queue, lane
-        _, self.kind, self.priority, _, _, _, _, self.expires_at, self.group_id, _ = first
+    queue: QueueRow
+    lane: Lane
+    first: Entry
 
 
-def append(tx: Transaction, arrivals: Iterable[tuple[QueueRow, Lane, Entry]]) -> None:
+def append(tx: Transaction, arrivals: Sequence[tuple[QueueRow, Lane, Entry]]) -> None:
     """Give each entry its lane's next offset, in this order, and wake the cursors that had nothing to do."""
+    if not arrivals:
+        return
     growing: dict[int, Growth] = {}
-    rows, stretches = [], []
-    now, lane_before, first = tx.now, None, 0
+    stretches: list[Stretch] = []
+    rows: list[object] = []
+    addressed = []
+    now, lane_before, start = tx.now, None, 0
     for queue, lane, entry in arrivals:
         if lane is not lane_before:
             if lane_before is not None:
-                stretches.append(Stretch(lane_before.id, first, lane_before.tail - first))
-            lane_before, first = lane, lane.tail
+                stretches.append(Stretch(lane_before.id, start, lane_before.tail - start))
+            lane_before, start = lane, lane.tail
             if lane.id not in growing:
                 growing[lane.id] = Growth(queue, lane, entry)
                 lane.entered_at = lane.enters_at(now)
-        rows.append((lane.id, lane.tail, lane.entered_at, lane.kind, lane.priority, *entry))
+        if lane.key is None:
+            rows += (lane.id, lane.tail, lane.entered_at, entry[0], None, None, *entry[3:])
+        else:
+            rows += (lane.id, lane.tail, lane.entered_at, *entry)
+        if entry[8] is not None:
+            addressed.append((lane.id, lane.tail, entry[8]))
         lane.tail += 1
-    if lane_before is None:
-        return
-    stretches.append(Stretch(lane_before.id, first, lane_before.tail - first))
-    ids = [row[5] for row in rows]
-    place(tx, stretches, ids)
-    tx.many(SQL.append, rows)
-    addressed = [(row[0], row[1], row[13]) for row in rows if row[13] is not None]
+    assert lane_before is not None
+    stretches.append(Stretch(lane_before.id, start, lane_before.tail - start))
+    place(tx, stretches, [entry[0] for _, _, entry in arrivals])
+    tx.run_wide(APPEND, (), rows, len(arrivals), step=None)
     if addressed:
         tx.many(SQL.address, addressed)
     _wake(tx, list(growing.values()))
-    told = {growth.lane.id for growth in growing.values() if growth.queue.settings.history is History.FULL}
-    record_events(tx, [row[5] for row in rows if row[0] in told], JobState.QUEUED, ENTERED) if told else None
+    told = [entry[0] for queue, _, entry in arrivals if queue.settings.history is History.FULL]
+    if told:
+        record_events(tx, told, JobState.QUEUED, ENTERED)
 
 
 ENTERED = "entered its lane"
@@ -93,32 +90,45 @@ def append_plain(tx: Transaction, queue: QueueRow, lane: Lane, messages: Sequenc
     tx.run_wide(APPEND_PLAIN, (lane.id, lane.tail, lane.entered_at, tx.now), own, len(messages), step=1)
     lane.tail += len(ids)
     first = messages[0]
-    _wake(tx, [Growth(queue, lane, Entry(first.id, first.kind, first.priority, b"", None, 0, None, None))])
+    alike: Entry = (first.id, first.kind, first.priority, first.payload, None, tx.now, None, None, None, None)
+    _wake(tx, [Growth(queue, lane, alike)])
     if queue.settings.history is History.FULL:
         record_events(tx, ids, JobState.QUEUED, ENTERED)
 
 
-def _wake(tx: Transaction, growing: list[Growth]) -> None:
-    """Note how far the lanes reach now, and wake their idle cursors."""
-    tx.many(SQL.grow, [(each.lane.id, each.lane.tail, each.lane.entered_at) for each in growing])
-    to_tidy(tx, [each.lane.id for each in growing])
-    keyed = [
-        (
-            each.lane.id, each.kind, each.priority, each.lane.entered_at, each.expires_at, each.group_id, tx.now,
-            each.lane.tail, WINDOW_FULL,
-        )
-        for each in growing if each.lane.keyed
-    ]  # fmt: skip
-    if keyed:
-        tx.many(SQL.wake_keyed, keyed)
-        full = [(e.lane.id, e.lane.tail, WINDOW_FULL) for e in growing if e.lane.keyed and e.queue.settings.window]
-        tx.many(SQL.wake_full, full) if full else None
-    if len(keyed) < len(growing):
-        tx.many(
-            SQL.wake_open,
-            [(e.lane.id, e.kind, e.priority, e.lane.entered_at, e.group_id) for e in growing if not e.lane.keyed],
-        )
-    tx.hints.update(each.queue.name for each in growing)
+def _wake(tx: Transaction, growing: Sequence[Growth]) -> None:
+    """Note how far the lanes reach now, and wake their idle cursors. New lanes come into being."""
+    tidy_at = tx.now + TIDY_REST
+    lanes, cursors, grown, untidy, keyed, opened, full = [], [], [], [], [], [], []
+    for queue, lane, (_, kind, priority, *_, expires, group_id, _) in growing:
+        window = queue.settings.window
+        if lane.new:
+            lanes.append((lane.id, queue.id, lane.key, lane.kind, lane.priority, lane.tail, lane.entered_at, tidy_at))
+            cursors.append((
+                lane.id, queue.id, lane.keyed, span(window) if lane.keyed else 0, kind, priority, lane.entered_at,
+                expires if lane.keyed else None, group_id, tx.now, lane.tail, WINDOW_FULL,
+            ))  # fmt: skip
+            lane.new = False
+            continue
+        grown.append((lane.id, lane.tail, lane.entered_at))
+        if lane.tidy_at is None or lane.tidy_at > tidy_at:
+            untidy.append(lane.id)
+        if lane.key is None:
+            opened.append((lane.id, kind, priority, lane.entered_at, group_id))
+            continue
+        keyed.append((
+            lane.id, kind, priority, lane.entered_at, expires, group_id, tx.now, lane.tail, WINDOW_FULL,
+        ))  # fmt: skip
+        if window:
+            full.append((lane.id, lane.tail, WINDOW_FULL))
+    tx.many(SQL.create_lane, lanes)
+    tx.many(SQL.create_cursors, cursors)
+    tx.many(SQL.grow, grown)
+    to_tidy(tx, untidy)
+    tx.many(SQL.wake_keyed, keyed)
+    tx.many(SQL.wake_full, full)
+    tx.many(SQL.wake_open, opened)
+    tx.hints.update(growth.queue.name for growth in growing)
 
 
 def headers_text(headers: object) -> str | None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from qo.core.message import TRANSACTION, MessageId
-from qo.stores.sqlite.appending import Entry, append
+from qo.stores.sqlite.appending import append
 from qo.stores.sqlite.intake import enter_due_of_keys
 from qo.stores.sqlite.lanes import LaneName, lanes_to_use
 from qo.stores.sqlite.moments import span
@@ -41,7 +41,7 @@ def retry(
     enter_due_of_keys(tx, queue, lanes.values())
     expires = None if ttl is None else tx.now + span(ttl)
     append(tx, [
-        (queue, lanes[name], Entry(new, kind, priority, payload, headers, tx.now, None, expires, group_id, old))
+        (queue, lanes[name], (new, kind, priority, payload, headers, tx.now, None, expires, group_id, old))
         for name, (old, _, kind, priority, payload, headers), new in zip(names, letters, answer, strict=True)
     ])  # fmt: skip
     for (old, key, *_, headers), new in zip(letters, answer, strict=True):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from qo.core.message import NewMessage, runs_of_ids
-from qo.stores.sqlite.appending import Entry, append, headers_text
+from qo.stores.sqlite.appending import append, headers_text
 from qo.stores.sqlite.lanes import Lane, LaneName, lanes_to_use
 from qo.stores.sqlite.moments import micros
 from qo.stores.sqlite.places import Repeated, check_new
@@ -61,5 +61,5 @@ def enter_due_of_keys(tx: Transaction, queue: QueueRow, lanes: Iterable[Lane]) -
 
 
 def _enter(tx: Transaction, queue: QueueRow, lanes: Sequence[Lane], rows: Sequence[Row]) -> None:
-    append(tx, [(queue, lane, Entry(row[0], *row[2:])) for lane, row in zip(lanes, rows, strict=True)])
+    append(tx, [(queue, lane, (row[0], *row[2:], None, None)) for lane, row in zip(lanes, rows, strict=True)])
     tx.many(SQL.leave_intake, [row[:1] for row in rows])

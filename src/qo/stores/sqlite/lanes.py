@@ -23,7 +23,11 @@ TIDY_REST = span(TIDY_AFTER)
 
 @dataclass(slots=True)
 class Lane:
-    """A lane's row. `kind` and `priority` are an open lane's; a keyed one has a key instead."""
+    """A lane's row. `kind` and `priority` are an open lane's; a keyed one has a key instead.
+
+    new       it comes into being when its first message enters
+    tidy_at   when housekeeping will look at it; None: never, or not known
+    """
 
     id: int
     key: str | None
@@ -32,6 +36,8 @@ class Lane:
     first: int
     tail: int
     entered_at: int
+    tidy_at: int | None = None
+    new: bool = False
 
     @property
     def keyed(self) -> bool:
@@ -91,22 +97,24 @@ def lanes_found(tx: Transaction, queue: QueueRow, names: Collection[LaneName]) -
     if keys:
         rows = tx.rows(SQL.keyed_lanes, queue.id, json.dumps(keys))
         found = {LaneName(row[1], None, None): Lane(*row) for row in rows}
-    for name in names:
-        if name.key is None and (one := tx.row(SQL.open_lane, queue.id, name.kind, name.priority)):
-            found[name] = Lane(*one)
+    if len(keys) < len(names):
+        for name in names:
+            if name.key is None and (one := tx.row(SQL.open_lane, queue.id, name.kind, name.priority)):
+                found[name] = Lane(*one)
     return found
 
 
-def lanes_to_use(tx: Transaction, queue: QueueRow, names: Collection[LaneName]) -> dict[LaneName, Lane]:
-    """The lanes of these names; those that are missing are created in this order, with a cursor for every group."""
-    lanes = lanes_found(tx, queue, names)
-    missing = [name for name in dict.fromkeys(names) if name not in lanes]
-    if missing:
-        tidy_at = tx.now + TIDY_REST
-        ids = tx.insert_many(SQL.create_lane, [(queue.id, *name, tidy_at) for name in missing])
-        for name, lane_id in zip(missing, ids, strict=True):
-            lanes[name] = Lane(lane_id, *name, 0, 0, 0)
-        tx.run(SQL.create_cursors, ids[0], ids[-1], queue.id, span(queue.settings.window))
+def lanes_to_use(tx: Transaction, queue: QueueRow, names: Iterable[LaneName]) -> dict[LaneName, Lane]:
+    """The lanes of these names. Those that are missing come into being with their first message (see `appending`)."""
+    wanted = dict.fromkeys(names)
+    lanes = lanes_found(tx, queue, wanted.keys())
+    if len(lanes) < len(wanted):
+        id = tx.last_lane or tx.value(SQL.last_lane) or 0
+        for name in wanted:
+            if name not in lanes:
+                id += 1
+                lanes[name] = Lane(id, *name, 0, 0, 0, new=True)
+        tx.last_lane = id
     return lanes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import timedelta
 from operator import attrgetter
 
@@ -98,19 +98,20 @@ class Batch:
         for queue in _different(growing):
             _check_room(tx, queue)
 
-    def _arrivals(self) -> Iterator[tuple[QueueRow, Lane, Entry]]:
+    def _arrivals(self) -> list[tuple[QueueRow, Lane, Entry]]:
         """What enters, with its lane; what is due for the same keys has entered before it."""
-        tx = self._tx
-        names: dict[int, list[LaneName]] = {}
-        for queue, message in self._arriving:
-            names.setdefault(queue.id, []).append(LaneName.of(message.key, message.kind, message.priority))
-        coming: dict[int, Iterator[Lane]] = {}
+        names = [LaneName.of(message.key, message.kind, message.priority) for _, message in self._arriving]
+        wanted: dict[int, list[LaneName]] = {}
+        for name, (queue, _) in zip(names, self._arriving, strict=True):
+            wanted.setdefault(queue.id, []).append(name)
+        lanes = {}
         for queue in _different(queue for queue, _ in self._arriving):
-            lanes = lanes_to_use(tx, queue, names[queue.id])
-            intake.enter_due_of_keys(tx, queue, lanes.values())
-            coming[queue.id] = iter([lanes[name] for name in names[queue.id]])
-        for queue, message in self._arriving:
-            yield queue, next(coming[queue.id]), _entry(tx, queue, message)
+            lanes[queue.id] = lanes_to_use(self._tx, queue, wanted[queue.id])
+            intake.enter_due_of_keys(self._tx, queue, lanes[queue.id].values())
+        return [
+            (queue, lanes[queue.id][name], _entry(self._tx, queue, message))
+            for name, (queue, message) in zip(names, self._arriving, strict=True)
+        ]
 
 
 def _different(queues: Iterable[QueueRow]) -> Iterable[QueueRow]:
@@ -130,15 +131,18 @@ def _with_queues(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[tupl
 
 
 def _entry(tx: Transaction, queue: QueueRow, message: NewMessage) -> Entry:
-    return Entry(
+    ttl = message.ttl or queue.settings.ttl
+    return (
         message.id,
         message.kind,
         message.priority,
         message.payload,
-        headers_text(message.headers),
+        None if message.headers is None else headers_text(message.headers),
         tx.now,
         None if message.due_at is None else micros(message.due_at),
-        _expires_at(tx, queue, message),
+        None if ttl is None else _expires_at(tx, queue, message),
+        None,
+        None,
     )
 
 

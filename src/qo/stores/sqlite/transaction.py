@@ -72,6 +72,7 @@ class Transaction:
         self.finished: set[MessageId] = set()
         self.changed_records: set[str] = set()
         self.newest: Row | None = None  # row, lane and offset of the log's newest message, once known
+        self.last_lane: int | None = None  # the id of the newest lane, once known
         self._connection = connection
         self._execute = connection.execute
         self._queues = queues
@@ -107,12 +108,6 @@ class Transaction:
         """Write one row; answers its rowid."""
         self._execute(sql, values)
         return self._connection.last_insert_rowid()
-
-    def insert_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> range:
-        """Write rows of a table with AUTOINCREMENT; answers their rowids, which count up."""
-        self._connection.executemany(sql, rows)
-        last = self._connection.last_insert_rowid()
-        return range(last - len(rows) + 1, last + 1)
 
     def many(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
         self._connection.executemany(sql, rows)
@@ -176,6 +171,7 @@ class Transaction:
         """After a part of this transaction was undone: what was created in it is gone."""
         self._queues.clear()
         self.newest = None
+        self.last_lane = None
 
     def group_id(self, queue: QueueRow, group: str) -> int | None:
         if group == DEFAULT_GROUP:

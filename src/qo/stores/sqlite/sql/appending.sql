@@ -1,8 +1,7 @@
 -- name: append
--- Kind and priority are the message's own in a keyed lane; those of an open lane are not written again.
+-- Widened to many rows.
 INSERT INTO messages (lane_id, offset, entered_at, id, kind, priority, payload, headers, created_at, due_at, expires_at,
-                      group_id, retry_of)
-VALUES (?1, ?2, ?3, ?6, iif(?4 IS NULL, ?7, NULL), iif(?5 IS NULL, ?8, NULL), ?9, ?10, ?11, ?12, ?13, ?14, ?15);
+                      group_id, retry_of) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13);
 
 -- name: append_plain
 -- Widened to many rows: lane, first offset and times are shared, id and payload each row's own.
@@ -14,6 +13,18 @@ UPDATE lanes SET tail = ?2, entered_at = ?3 WHERE id = ?1;
 
 -- name: address
 INSERT INTO addressed (lane_id, offset, group_id) VALUES (?, ?, ?);
+
+-- name: create_lane
+INSERT INTO lanes (id, queue_id, key, kind, priority, tail, entered_at, tidy_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: create_cursors
+-- Index groups (queue_id, name). Every group of the queue sees a new lane from its start; a message that is addressed
+-- to one is for that one alone.
+INSERT INTO cursors (lane_id, group_id, keyed, position, hold, state, head_kind, head_priority, head_entered_at, due_at)
+SELECT ?1, id, ?3, 0, ?4, state, iif(mine, ?5, NULL), iif(mine, ?6, NULL), iif(mine, ?7, NULL), iif(mine, due_at, NULL)
+FROM (SELECT id, mine, iif(NOT mine, 'idle', iif(held, 'blocked', 'ready')) AS state, iif(held, ?7 + ?4, ?8) AS due_at
+      FROM (SELECT id, coalesce(id = ?9, 1) AS mine, ?4 > 0 AND ?7 + ?4 > ?10 AND ?11 < ?12 AS held
+            FROM groups WHERE queue_id = ?2));
 
 -- name: wake_keyed
 -- Index cursors_in_lane: only idle cursors are written, and that wakes them; those of a queue with a window when that ends.
