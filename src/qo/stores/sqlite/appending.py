@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import zip_longest
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction, widened
 
 SQL = statements("appending")
+CREATE_LANES = widened(SQL.create_lanes, shared=1)
 APPEND = widened(SQL.append, shared=0)
 APPEND_PLAIN = widened(SQL.append_plain, shared=4)
 
@@ -98,16 +100,13 @@ def append_plain(tx: Transaction, queue: QueueRow, lane: Lane, messages: Sequenc
 
 def _wake(tx: Transaction, growing: Sequence[Growth]) -> None:
     """Note how far the lanes reach now, and wake their idle cursors. New lanes come into being."""
+    new = [growth for growth in growing if growth.lane.new]
+    if new:
+        _create(tx, sorted(new, key=lambda growth: growth.lane.id))
     tidy_at = tx.now + TIDY_REST
-    lanes, cursors, grown, untidy, keyed, opened, full = [], [], [], [], [], [], []
+    grown, untidy, keyed, opened, full = [], [], [], [], []
     for queue, lane, (_, kind, priority, *_, expires, group_id, _) in growing:
-        window = queue.settings.window
         if lane.new:
-            lanes.append((lane.id, queue.id, lane.key, lane.kind, lane.priority, lane.tail, lane.entered_at, tidy_at))
-            cursors.append((
-                lane.id, queue.id, lane.keyed, span(window) if lane.keyed else 0, kind, priority, lane.entered_at,
-                expires if lane.keyed else None, group_id, tx.now, lane.tail, WINDOW_FULL,
-            ))  # fmt: skip
             lane.new = False
             continue
         grown.append((lane.id, lane.tail, lane.entered_at))
@@ -119,16 +118,28 @@ def _wake(tx: Transaction, growing: Sequence[Growth]) -> None:
         keyed.append((
             lane.id, kind, priority, lane.entered_at, expires, group_id, tx.now, lane.tail, WINDOW_FULL,
         ))  # fmt: skip
-        if window:
+        if queue.settings.window:
             full.append((lane.id, lane.tail, WINDOW_FULL))
-    tx.many(SQL.create_lane, lanes)
-    tx.many(SQL.create_cursors, cursors)
     tx.many(SQL.grow, grown)
     to_tidy(tx, untidy)
     tx.many(SQL.wake_keyed, keyed)
     tx.many(SQL.wake_full, full)
     tx.many(SQL.wake_open, opened)
     tx.hints.update(growth.queue.name for growth in growing)
+
+
+def _create(tx: Transaction, new: Sequence[Growth]) -> None:
+    """Write new lanes, sorted by their ids, and their cursors, which are ready; one statement for ids that count up."""
+    rows: list[object] = []
+    for queue, lane, _ in new:
+        rows += (lane.id, queue.id, lane.key, lane.kind, lane.priority, lane.tail, lane.entered_at)
+    tx.run_wide(CREATE_LANES, (tx.now + TIDY_REST,), rows, len(new), step=None)
+    begun = new[0]
+    for growth, following in zip_longest(new, new[1:]):
+        if following is None or following.queue.id != growth.queue.id or following.lane.id != growth.lane.id + 1:
+            window = span(growth.queue.settings.window)
+            tx.run(SQL.create_cursors, begun.lane.id, growth.lane.id, window, tx.now, WINDOW_FULL)
+            begun = following
 
 
 def headers_text(headers: object) -> str | None:

@@ -14,17 +14,23 @@ UPDATE lanes SET tail = ?2, entered_at = ?3 WHERE id = ?1;
 -- name: address
 INSERT INTO addressed (lane_id, offset, group_id) VALUES (?, ?, ?);
 
--- name: create_lane
-INSERT INTO lanes (id, queue_id, key, kind, priority, tail, entered_at, tidy_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- name: create_lanes
+-- Widened to many rows.
+INSERT INTO lanes (tidy_at, id, queue_id, key, kind, priority, tail, entered_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
 
 -- name: create_cursors
--- Index groups (queue_id, name). Every group of the queue sees a new lane from its start; a message that is addressed
--- to one is for that one alone.
+-- Primary keys; index groups (queue_id, name). Every group of the queue sees a new lane from its start; a message that is
+-- addressed to one is for that one alone.
 INSERT INTO cursors (lane_id, group_id, keyed, position, hold, state, head_kind, head_priority, head_entered_at, due_at)
-SELECT ?1, id, ?3, 0, ?4, state, iif(mine, ?5, NULL), iif(mine, ?6, NULL), iif(mine, ?7, NULL), iif(mine, due_at, NULL)
-FROM (SELECT id, mine, iif(NOT mine, 'idle', iif(held, 'blocked', 'ready')) AS state, iif(held, ?7 + ?4, ?8) AS due_at
-      FROM (SELECT id, coalesce(id = ?9, 1) AS mine, ?4 > 0 AND ?7 + ?4 > ?10 AND ?11 < ?12 AS held
-            FROM groups WHERE queue_id = ?2));
+SELECT lane_id, group_id, keyed, 0, hold, iif(NOT mine, 'idle', iif(held, 'blocked', 'ready')),
+       iif(mine, kind, NULL), iif(mine, priority, NULL), iif(mine, entered_at, NULL),
+       iif(mine AND keyed, iif(held, entered_at + hold, expires_at), NULL)
+FROM (SELECT l.id AS lane_id, g.id AS group_id, l.key IS NOT NULL AS keyed, coalesce(m.group_id = g.id, 1) AS mine,
+             iif(l.key IS NULL, 0, ?3) AS hold, l.key IS NOT NULL AND ?3 > 0 AND m.entered_at + ?3 > ?4 AND l.tail < ?5 AS held,
+             coalesce(m.kind, l.kind) AS kind,
+             coalesce(m.priority, l.priority) AS priority, m.entered_at, m.expires_at
+      FROM lanes l CROSS JOIN groups g ON g.queue_id = l.queue_id CROSS JOIN messages m ON m.row = row_at(l.id, 0)
+      WHERE l.id BETWEEN ?1 AND ?2);
 
 -- name: wake_keyed
 -- Index cursors_in_lane: only idle cursors are written, and that wakes them; those of a queue with a window when that ends.
