@@ -127,7 +127,8 @@ def judge_run(start: int, reports: Mapping[int, Report]) -> Judged:
     The lowest that is not a completion decides. Fail and bury complete what is
     before them, because it was run in order; release completes nothing, unless it says so.
     """
-    stop = min((offset for offset, report in reports.items() if not isinstance(report, Complete)), default=None)
+    stops = [offset for offset, report in reports.items() if not isinstance(report, Complete)]
+    stop = min(stops) if stops else None
     if stop is not None and _completes_what_is_before(reports[stop]):
         return Judged(completed_to=stop, stop=stop)
     done = [offset + 1 for offset in reports if stop is None or offset < stop]

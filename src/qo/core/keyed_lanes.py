@@ -92,9 +92,11 @@ def settle_run(
     """Judge the reports of one call on one run together; `expired` says whether a message's time to live is over."""
     judged = judge_run(run.start, reports)
     done = tuple(
-        Decided(offset, Completed(_result(reports.get(offset))), run.attempt(offset))
-        for offset in range(run.start, judged.completed_to)
-        if offset not in run.skips
+        [
+            Decided(offset, Completed(_result(reports.get(offset))), run.attempt(offset))
+            for offset in range(run.start, judged.completed_to)
+            if offset not in run.skips
+        ]
     )
     if judged.stop is None:
         return _left(run, judged.completed_to, run.end, done)
@@ -154,7 +156,7 @@ def _left(
     skips: tuple[int, ...] = (),
 ) -> RunChange:
     """The lease goes on for what is left of [start, end); nothing left, it ends and the cursor comes to rest."""
-    first = run.delivered(start, end)
+    first = run.delivered(start, end) if start < end else None
     if first is None:
         return RunChange(decided=decided, canceled=canceled, skips=skips, rest_at=end)
     moved = start > run.start

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -14,7 +13,7 @@ from qo.stores.idempotency import used_token
 from qo.stores.sqlite.cursors import Cursor, Rest, read_cursor, rest_all
 from qo.stores.sqlite.leases import offsets_text
 from qo.stores.sqlite.moments import span
-from qo.stores.sqlite.statements import CURSOR_WIDTH, statements
+from qo.stores.sqlite.statements import CURSOR_WIDTH, as_json, statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
 
 SQL = statements("claim")
@@ -119,7 +118,7 @@ def read_ahead(tx: Transaction, cursor_ids: Sequence[int], batch: Batch) -> None
     left = batch.bytes_left - sum(map(size_of, chain.from_iterable(each.messages for each in ahead.values())))
     if not unread or room <= 0 or left <= 0:
         return
-    for row in tx.each(SQL.read_ahead, json.dumps(unread), batch.run_room):
+    for row in tx.each(SQL.read_ahead, as_json(unread), batch.run_room):
         id, skips, message = row[0], row[CURSOR_WIDTH], row[CURSOR_WIDTH + 1 :]
         if room <= 0 or left <= 0:
             return

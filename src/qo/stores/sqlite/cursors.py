@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from typing import NamedTuple
 
 from qo.core.lane import CursorState
 from qo.core.queue import WINDOW_FULL
 from qo.stores.sqlite.lanes import Lane
-from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.statements import as_json, statements
 from qo.stores.sqlite.transaction import Row, Transaction
 
 SQL = statements("cursors")
+
+
+STATES = {state.value: state for state in CursorState}
 
 
 class Cursor(NamedTuple):
@@ -31,8 +33,8 @@ class Cursor(NamedTuple):
 
 def read_cursor(row: Row) -> Cursor:
     """From `cursor_of(c, l)`."""
-    id, group_id, state, position, attempts, losses, due_at, hold, *lane = row
-    return Cursor(id, Lane(*lane), group_id, CursorState(state), position, attempts, losses, due_at, hold)
+    id, group_id, state, *rest = row[:8]
+    return Cursor(id, Lane(*row[8:]), group_id, STATES[state], *rest)
 
 
 def cursor_in(tx: Transaction, lane_id: int, group_id: int) -> Cursor | None:
@@ -116,7 +118,7 @@ def _heads(tx: Transaction, coming: list[Rest]) -> dict[int, Head]:
     if not coming:
         return {}
     places = [(cursor.id, cursor.lane.id, max(position, cursor.lane.first)) for cursor, position, *_ in coming]
-    return {row[0]: Head(*row[1:]) for row in tx.rows(SQL.heads, json.dumps(places))}
+    return {row[0]: Head(*row[1:]) for row in tx.rows(SQL.heads, as_json(places))}
 
 
 def _first_deliverable(tx: Transaction, cursor: Cursor, head: Head | None) -> Head | None:

@@ -6,7 +6,6 @@ its holder is finished, and takes the key over. Housekeeping removes the rest.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 from qo.core.message import DedupeScope, MessageId, NewMessage
@@ -15,7 +14,7 @@ from qo.stores.sqlite.advance import lapse_whole, lease_over
 from qo.stores.sqlite.cursors import cursor_in
 from qo.stores.sqlite.moments import span
 from qo.stores.sqlite.places import row_of
-from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.statements import as_json, statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
 SQL = statements("dedupe")
@@ -34,7 +33,7 @@ class Holders:
         self._taken: dict[tuple[int, str, str], tuple[MessageId, int | None]] = {}
         self._on_the_way: set[MessageId] = set()
         for queue, keys in _keys_by_queue(messages).items():
-            for scope, key, id, until in tx.rows(SQL.holders, queue, json.dumps(keys)):
+            for scope, key, id, until in tx.rows(SQL.holders, queue, as_json(keys)):
                 self._holders[queue, scope, key] = id, until
 
     def take(self, queue: QueueRow, message: NewMessage) -> MessageId | None:

@@ -12,7 +12,7 @@ from qo.core.names import DEFAULT_GROUP
 from qo.core.queue import QueueSettings
 from qo.core.retention import TIDY_AFTER
 from qo.stores.sqlite.moments import micros, moment, span
-from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.statements import as_json, statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction
 
 SQL = statements("lanes")
@@ -95,7 +95,7 @@ def lanes_found(tx: Transaction, queue: QueueRow, names: Collection[LaneName]) -
     found: dict[LaneName, Lane] = {}
     keys = [name.key for name in names if name.key is not None]
     if keys:
-        rows = tx.rows(SQL.keyed_lanes, queue.id, json.dumps(keys))
+        rows = tx.rows(SQL.keyed_lanes, queue.id, as_json(keys))
         found = {LaneName(row[1], None, None): Lane(*row) for row in rows}
     if len(keys) < len(names):
         for name in names:

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import groupby
 
 from qo.core.fate import Again, Back, Completed, Dead
-from qo.core.keyed_lanes import Run, RunChange, settle_run
+from qo.core.keyed_lanes import NOTHING, Run, RunChange, settle_run
 from qo.core.lease import Answer, Report, Settled, Settlement, Verdict
 from qo.core.open_lanes import OpenDecided, Tries, settle_open
 from qo.stores.sqlite import outcomes
@@ -23,7 +23,7 @@ from qo.stores.sqlite.cursors import Cursor, Rest, follow_retries, read_cursor, 
 from qo.stores.sqlite.leases import LeaseRow, end_leases, read_lease
 from qo.stores.sqlite.moments import micros
 from qo.stores.sqlite.outcomes import Ends, Finish, canceled_ends, finish_all, finish_of, verdict_of
-from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.statements import as_json, statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
 
 SQL = statements("settle")
@@ -64,7 +64,7 @@ class Changes:
         lease, cursor = held.lease, held.cursor
         if held.finishes:
             self._ends.append(Ends(held.queue, cursor.group_id, cursor.lane.id, held.finishes))
-        self._verdicts.append((lease.token, lease.lane_id, min(held.verdicts), json.dumps(_ranges(held.verdicts))))
+        self._verdicts.append((lease.token, lease.lane_id, min(held.verdicts), as_json(_ranges(held.verdicts))))
         if held.ended:
             self._ended.append(lease)
         else:
@@ -88,7 +88,7 @@ def settle(tx: Transaction, settlements: tuple[Settlement, ...]) -> list[Settled
         by_lease.setdefault((item.token, item.lane), []).append(number)
     answers: list[Settled] = [UNKNOWN] * len(settlements)
     changes = Changes()
-    for row in tx.rows(SQL.leases, json.dumps(list(by_lease))):
+    for row in tx.rows(SQL.leases, as_json(list(by_lease))):
         numbers = by_lease[row[0], row[1]]
         items = [settlements[number] for number in numbers]
         for number, answer in zip(numbers, _settle_lease(tx, row, items, changes), strict=True):
@@ -118,6 +118,8 @@ def _settle_lease(tx: Transaction, row: Row, items: list[Settlement], changes: C
 
 def _with_firsts(items: list[Settlement]) -> list[tuple[Settlement, bool]]:
     """Each item, and whether it is the first of this call about its message."""
+    if len(items) == 1:
+        return [(items[0], True)]
     seen: set[int] = set()
     marked = []
     for item in items:
@@ -163,8 +165,8 @@ def _settle_run(tx: Transaction, held: Held, items: list[Settlement], changes: C
             end=end,
             attempts=cursor.attempts,
             losses=cursor.losses,
-            skips=frozenset(skips),
-            canceled=frozenset(lease.canceled),
+            skips=frozenset(skips) if skips else NOTHING,
+            canceled=frozenset(lease.canceled) if lease.canceled else NOTHING,
         )
         expired = partial(_is_expired, tx, cursor.lane.id)
         _write_run(tx, held, changes, settle_run(run, reports, held.queue.settings, tx.time, tx.draw(), expired))
@@ -202,7 +204,8 @@ def _write_run(tx: Transaction, held: Held, changes: Changes, change: RunChange)
             _note_failure(tx, held, offset, fate)
     for offset in (*change.skips, *change.canceled):
         tx.run(TIME.skip, cursor.id, offset)
-    held.finishes += canceled_ends(change.canceled, lease.owner)
+    if change.canceled:
+        held.finishes += canceled_ends(change.canceled, lease.owner)
     if change.lease is None:
         held.ended = True
         blocked_until = None if change.blocked_until is None else micros(change.blocked_until)
@@ -292,12 +295,15 @@ def _note_failure(tx: Transaction, held: Held, offset: int, again: Again) -> Non
     outcomes.note_failure(tx, held.queue, cursor.group_id, cursor.lane.id, offset, again, lease.owner, started_at)
 
 
-def _ranges(verdicts: Mapping[int, Verdict]) -> list[tuple[int, int, str]]:
+def _ranges(verdicts: Mapping[int, Verdict]) -> list[tuple[int, int, Verdict]]:
     """Verdicts by offset, as ranges."""
+    if len(verdicts) == 1:
+        [(offset, verdict)] = verdicts.items()
+        return [(offset, offset + 1, verdict)]
     steps = enumerate(sorted(verdicts.items()))
     runs = groupby(steps, key=lambda step: (step[1][0] - step[0], step[1][1]))
     found = []
     for (_, verdict), run in runs:
         offsets = [offset for _, (offset, _) in run]
-        found.append((offsets[0], offsets[-1] + 1, verdict.value))
+        found.append((offsets[0], offsets[-1] + 1, verdict))
     return found

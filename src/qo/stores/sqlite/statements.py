@@ -12,6 +12,8 @@ import re
 from functools import cache
 from importlib.resources import files
 
+import msgspec
+
 _NAMED = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 
@@ -24,6 +26,14 @@ _MESSAGES = """spans s CROSS JOIN messages m
     ON m.row >= s.row + max({offset} - s.first, 0) AND m.row < s.row + s.last - s.first
 WHERE s.lane_id = {lane}
     AND s.first >= coalesce((SELECT max(first) FROM stretches WHERE lane_id = {lane} AND first <= {offset}), 0)"""
+
+_encoder = msgspec.json.Encoder()
+
+
+def as_json(values: object) -> str:
+    """As a statement takes a list of values."""
+    return _encoder.encode(values).decode()
+
 
 CURSOR_OF = "cursor_of(c, l)"
 _CURSOR = (

@@ -74,31 +74,8 @@ def take(tx: Transaction, source: Source, ahead: Ahead, batch: Batch) -> None:
 def _take_run(tx: Transaction, source: Source, ahead: Ahead, batch: Batch) -> None:
     """Lease a run from a keyed lane. It stops before the first message of a kind that is not accepted."""
     cursor = ahead.cursor
-    coming: Iterable[Row] = ahead.messages
     batch.passed_over.add(cursor.id)  # one run of a lane to a claim, also if it is settled at delivery
-    room = run_room(cursor.losses, batch.room, batch.want.lane_messages)
-    run: list[Taken] = []
-    position, stopped = cursor.position, False
-    while len(run) < room and not stopped and position < cursor.lane.tail:
-        left = batch.bytes_left - sizes_of(run)
-        coming = coming or tx.each(SQL.messages, cursor.lane.id, position, room - len(run))
-        messages, cut = within(coming, size_of, left)
-        coming = []
-        if not messages or (run and left <= 0):
-            break
-        skips = _skips_among(tx, cursor, messages) if ahead.skips else NO_SKIPS
-        offered = (Offered(each[0], each[2], _is_passed(tx, source, cursor, each, skips)) for each in messages)
-        taken = take_run(offered, position, batch.want.kinds, room - len(run))
-        position, stopped = taken.position, taken.stopped
-        delivered = set(taken.offsets)
-        for message in messages:
-            if message[0] not in delivered:
-                continue
-            attempts, losses = (cursor.attempts, cursor.losses) if message[0] == cursor.position else (0, 0)
-            content = _content(tx, source, cursor, message, attempts, losses)
-            if content is not None:
-                run.append(Taken(message, content, attempts, losses))
-        stopped |= cut and bool(run)
+    run, position = _run(tx, source, ahead, batch)
     if not run:
         rest(tx, cursor, position)
         tx.hint(source.queue.name)
@@ -114,8 +91,48 @@ def _take_run(tx: Transaction, source: Source, ahead: Ahead, batch: Batch) -> No
         batch.hold(cursor, end)
 
 
+def _run(tx: Transaction, source: Source, ahead: Ahead, batch: Batch) -> tuple[list[Taken], int]:
+    """The messages of a run, and how far the lane was looked at."""
+    cursor = ahead.cursor
+    coming: Iterable[Row] = ahead.messages
+    room = run_room(cursor.losses, batch.room, batch.want.lane_messages)
+    run: list[Taken] = []
+    position, stopped = cursor.position, False
+    while len(run) < room and not stopped and position < cursor.lane.tail:
+        left = batch.bytes_left - sizes_of(run)
+        coming = coming or tx.each(SQL.messages, cursor.lane.id, position, room - len(run))
+        messages, cut = within(coming, size_of, left)
+        coming = []
+        if not messages or (run and left <= 0):
+            break
+        skips = _skips_among(tx, cursor, messages) if ahead.skips else NO_SKIPS
+        if batch.want.kinds is not None or skips or _may_be_passed(source, messages):
+            offered = (Offered(each[0], each[2], _is_passed(tx, source, cursor, each, skips)) for each in messages)
+            taken = take_run(offered, position, batch.want.kinds, room - len(run))
+            position, stopped = taken.position, taken.stopped
+            delivered = set(taken.offsets)
+            messages = [each for each in messages if each[0] in delivered]
+        else:
+            messages = messages[: room - len(run)]
+            position = messages[-1][0] + 1
+        for message in messages:
+            attempts, losses = (cursor.attempts, cursor.losses) if message[0] == cursor.position else (0, 0)
+            content = _content(tx, source, cursor, message, attempts, losses)
+            if content is not None:
+                run.append(Taken(message, content, attempts, losses))
+        stopped |= cut and bool(run)
+    return run, position
+
+
 def _skips_among(tx: Transaction, cursor: Cursor, messages: list[Row]) -> set[int]:
     return {offset for (offset,) in tx.rows(TIME.skips_between, cursor.id, messages[0][0], messages[-1][0] + 1)}
+
+
+def _may_be_passed(source: Source, messages: list[Row]) -> bool:
+    """Whether one of these may be no message to deliver: it has a time to live, or is addressed to one group."""
+    if source.queue.settings.max_age is not None:
+        return True
+    return any(each[9] is not None or each[10] is not None for each in messages)
 
 
 def _is_passed(tx: Transaction, source: Source, cursor: Cursor, message: Row, skips: set[int]) -> bool:
@@ -124,13 +141,13 @@ def _is_passed(tx: Transaction, source: Source, cursor: Cursor, message: Row, sk
     What is passed inside a keyed run becomes a skip, so that settling and losing
     the run need not know why it was not delivered.
     """
-    offset, group_id = message[0], message[10]
+    offset, expires_at, group_id = message[0], message[9], message[10]
     max_age = source.queue.settings.max_age
     passed = why_passed(
         skipped=offset in skips,
         addressed_elsewhere=group_id not in (None, cursor.group_id),
         entered_at=message[8],
-        expires_at=message[9],
+        expires_at=expires_at,
         max_age=None if max_age is None else span(max_age),
         now=tx.now,
     )
@@ -147,9 +164,12 @@ def _content(
     tx: Transaction, source: Source, cursor: Cursor, message: Row, attempts: int, losses: int
 ) -> Content | None:
     """What a message says. None: it cannot be opened, and is a dead letter now; it is passed like a skip."""
-    offset, id, _, _, payload, headers, created_at, *_ = message
-    said = json.loads(headers) if headers else NO_HEADERS
+    payload, headers = message[4:6]
     since = source.queue.settings.sealed_since
+    if headers is None and since is None:
+        return Content(payload, NO_HEADERS)
+    offset, id, created_at = message[0], message[1], message[6]
+    said = json.loads(headers) if headers else NO_HEADERS
     if SEALED not in said and since is None:
         return Content(payload, said)
     stored = Stored(source.queue.name, cursor.lane.key, id, payload, said)
