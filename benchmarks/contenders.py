@@ -31,6 +31,8 @@ class Contender(NamedTuple):
     jobs: float = 1.0
     """Its share of the jobs that are drained, so that a slow one does not take for ever."""
     setup: tuple[str, ...] = ()
+    keys: int = 0
+    """Over so many keys the jobs are spread, each in order; 0: none."""
 
 
 QO = Contender("qo", "qo_peer.py", setup=("outcome",))
@@ -79,7 +81,8 @@ class Race:
         self.stable = stable
         self.contender = contender
         self._out = Path(tempfile.mkstemp(prefix="qo-bench-")[1])
-        self._environment = {**os.environ, "PEER_DSN": dsn, "PEER_OUT": str(self._out)}
+        keys = str(contender.keys)
+        self._environment = {**os.environ, "PEER_DSN": dsn, "PEER_OUT": str(self._out), "PEER_KEYS": keys}
         self.play("setup", *contender.setup)
 
     def play(self, *words: str) -> str:

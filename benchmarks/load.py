@@ -7,14 +7,18 @@ connection are made beforehand, and of an answer only its length and status are 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import random
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import uvloop
 
+PUSHED_AT_ONCE = 100
 WARM_UP = 10
 """Pushes that come first and are not counted."""
 
@@ -132,6 +136,63 @@ async def wakes(task: dict[str, Any]) -> dict[str, Any]:
     return {"latencies": latencies, "extra": extra}
 
 
+class Poll(asyncio.Protocol):
+    """A claim that waits, and comes back as soon as it is answered."""
+
+    def __init__(self, request: bytes, answered: Callable[[], None]) -> None:
+        self.request, self.answered = request, answered
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        if data.startswith(b"HTTP/"):  # its head; the rest may follow by itself
+            assert b" 200 " in data[:20], data[:200]
+            self.answered()
+            self.transport.write(self.request)
+
+
+async def answers(task: dict[str, Any]) -> dict[str, Any]:
+    """Many poll; pushes of a hundred over many partitions follow each other as answers come. How many were answered?"""
+    loop = asyncio.get_running_loop()
+    claim = json.dumps({"wait": True, "timeout_ms": 600000, "auto_settle": True}).encode()
+    numbers = itertools.cycle(random.Random(1).sample(range(task["partitions"]), task["partitions"]))
+    waiters, answered, enough = task["waiters"], 0, asyncio.Event()
+
+    def count() -> None:
+        nonlocal answered
+        answered += 1
+        enough.set()
+
+    def some() -> bytes:
+        messages = [{"payload": {"n": 1}, "key": f"p{next(numbers)}"} for _ in range(PUSHED_AT_ONCE)]
+        return post("/v1/queues/q/messages", json.dumps({"messages": messages}).encode())
+
+    push = Pusher(b"")
+    await loop.create_connection(lambda: push, "127.0.0.1", task["port"])
+    for _ in range(0, max(task["partitions"], WARM_UP * PUSHED_AT_ONCE), PUSHED_AT_ONCE):  # every lane is there
+        push.request = some()
+        await push.push()
+    pushed = max(task["partitions"], WARM_UP * PUSHED_AT_ONCE)
+    for _ in range(waiters):
+        await loop.create_connection(
+            partial(_given, Poll(post("/v1/queues/q/claim", claim), count)), "127.0.0.1", task["port"]
+        )
+    while answered < pushed:
+        enough.clear()
+        await enough.wait()
+    began, before = time.perf_counter(), answered
+    while time.perf_counter() - began < task["seconds"]:
+        while pushed - answered > waiters // 2:  # half of them are always waiting
+            enough.clear()
+            await enough.wait()
+        push.request = some()
+        await push.push()
+        pushed += PUSHED_AT_ONCE
+    return {"answers": answered - before, "seconds": time.perf_counter() - began}
+
+
 def _given(protocol: asyncio.Protocol) -> asyncio.Protocol:
     return protocol
 
@@ -155,4 +216,4 @@ class Pusher(asyncio.Protocol):
 
 if __name__ == "__main__":
     given = json.loads(sys.stdin.readline())
-    print(json.dumps(uvloop.run({"rate": rate, "wakes": wakes}[given["do"]](given))), flush=True)
+    print(json.dumps(uvloop.run({"rate": rate, "wakes": wakes, "answers": answers}[given["do"]](given))), flush=True)

@@ -1,7 +1,7 @@
 // graphile-worker: addJobs in bulk, a worker with its local queue of five hundred and batched completion.
 import { Logger, makeWorkerUtils, run } from 'graphile-worker'
 import pg from 'pg'
-import { DSN, body, enqueue, handled } from './peerlib.mjs'
+import { DSN, body, enqueue, handled, key } from './peerlib.mjs'
 
 const [role, ...numbers] = process.argv.slice(2)
 const logger = new Logger(() => () => {})
@@ -18,7 +18,7 @@ if (role === 'work') {
 const utils = await makeWorkerUtils({ pgPool, logger })
 if (role === 'setup') await utils.migrate()
 else {
-  const many = (n) => utils.addJobs(Array.from({ length: n }, () => ({ identifier: 'noop', payload: body() })))
-  await enqueue(() => utils.addJob('noop', body()), many, role, ...numbers.map(Number))
+  const many = (n) => utils.addJobs(Array.from({ length: n }, () => ({ identifier: 'noop', payload: body(), queueName: key() })))
+  await enqueue(() => utils.addJob('noop', body(), { queueName: key() }), many, role, ...numbers.map(Number))
 }
 process.exit()

@@ -6,6 +6,12 @@ const PAD = 'x'.repeat(150)
 const BATCH = 1000
 const PING_GAP_MS = 20
 
+const KEYS = Number(process.env.PEER_KEYS ?? 0)
+let number = 0
+// The key of the next job; undefined, if they have none.
+export const key = () => (KEYS ? `k${number++ % KEYS}` : undefined)
+export const KEYED = KEYS > 0
+
 export const now = () => Number(process.hrtime.bigint()) / 1e9
 export const body = () => ({ sent: now(), pad: PAD })
 

@@ -1,22 +1,31 @@
 """What the drivers of Python peers share.
 
 A driver is a script with roles: `setup`, `one N`, `at_once N CALLERS`, `bulk N`, `ping N`, `work`. It finds the
-database in PEER_DSN. The enqueuing roles print how many seconds they took; `work` appends a line "sent handled"
-(seconds of the monotonic clock) to the file PEER_OUT for every job that it handles, until it is ended.
+database in PEER_DSN, and in PEER_KEYS over how many keys the jobs are spread (0: none). The enqueuing roles print how
+many seconds they took; `work` appends a line "sent handled" (seconds of the monotonic clock) to the file PEER_OUT for
+every job that it handles, until it is ended.
 """
 
 import asyncio
+import itertools
 import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
 
 DSN = os.environ["PEER_DSN"]
+KEYS = int(os.environ.get("PEER_KEYS", "0"))
 PAD = "x" * 150
 BATCH = 1000
 PING_GAP_SECONDS = 0.02
 
+_numbers = itertools.count()
 _out = None
+
+
+def key() -> str | None:
+    """The key of the next job."""
+    return f"k{next(_numbers) % KEYS}" if KEYS else None
 
 
 def now() -> float:

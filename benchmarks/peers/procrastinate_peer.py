@@ -4,7 +4,7 @@ import sys
 
 import procrastinate
 import uvloop
-from peerlib import DSN, PAD, enqueue, handled
+from peerlib import DSN, KEYS, PAD, enqueue, handled, key
 
 SLOTS = 100
 
@@ -16,6 +16,14 @@ async def noop(sent: float, pad: str) -> None:  # noqa: ARG001 - the payload's w
     handled(sent)
 
 
+async def defer_many(sents: list[float]) -> None:
+    if not KEYS:
+        await noop.batch_defer_async(*({"sent": sent, "pad": PAD} for sent in sents))
+        return
+    for sent in sents:  # a batch has one lock
+        await noop.configure(lock=key()).defer_async(sent=sent, pad=PAD)
+
+
 async def main(role: str, *numbers: str) -> None:
     async with app.open_async():
         if role == "setup":
@@ -24,8 +32,8 @@ async def main(role: str, *numbers: str) -> None:
             await app.run_worker_async(concurrency=SLOTS, delete_jobs="always")
         else:
             await enqueue(
-                lambda sent: noop.defer_async(sent=sent, pad=PAD),
-                lambda sents: noop.batch_defer_async(*({"sent": sent, "pad": PAD} for sent in sents)),
+                lambda sent: noop.configure(lock=key()).defer_async(sent=sent, pad=PAD),
+                defer_many,
                 role,
                 *numbers,
             )

@@ -3,7 +3,7 @@
 import sys
 
 import uvloop
-from peerlib import DSN, PAD, enqueue, handled
+from peerlib import DSN, PAD, enqueue, handled, key
 
 import qo
 
@@ -25,8 +25,8 @@ async def main(role: str, *numbers: str) -> None:
             await queue.configure(history=numbers[0] if numbers else "outcome")
         else:
             await enqueue(
-                lambda sent: queue.push({"sent": sent, "pad": PAD}),
-                lambda sents: queue.push_many([qo.Message({"sent": sent, "pad": PAD}) for sent in sents]),
+                lambda sent: queue.push({"sent": sent, "pad": PAD}, key=key()),
+                lambda sents: queue.push_many([qo.Message({"sent": sent, "pad": PAD}, key=key()) for sent in sents]),
                 role,
                 *numbers,
             )
