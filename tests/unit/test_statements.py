@@ -16,7 +16,7 @@ from qo.stores.sqlite.statements import statements, wide
 FOLDER = Path(str(files(qo.stores.sqlite)))
 VERBS = sorted(path.stem for path in (FOLDER / "sql").glob("*.sql"))
 HOT = ("lanes", "places", "push", "advance", "claim", "settle", "cancel", "tidy", "outcomes", "dead", "records")
-SMALL_TABLES = {"group_filters"}
+SMALL_TABLES = {"group_filters", "sqlite_sequence"}
 NEWEST = "SCAN messages"  # the newest row alone: checked below
 
 
