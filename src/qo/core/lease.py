@@ -33,6 +33,8 @@ THEN_LIMIT = 16
 CLAIM_BYTES = 8 * 1024 * 1024
 """Payloads and headers that one claim takes at most, unless it says otherwise; at least one message."""
 CLAIM_BYTES_LIMIT = 1024 * 1024 * 1024
+BUDGETS_AT_ONCE = 8
+"""Claims of one message each that are made in one step take at most the bytes of so many; the others ask again."""
 
 
 class Want(msgspec.Struct, frozen=True, kw_only=True):

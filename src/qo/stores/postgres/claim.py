@@ -6,17 +6,17 @@ import asyncio
 import json
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Any, NamedTuple
 
 import asyncpg
 import msgspec
 
 from qo.core.errors import Unavailable
-from qo.core.lease import Claimed, Delivered, LeaseToken, Nothing, Want
+from qo.core.lease import BUDGETS_AT_ONCE, Claimed, Delivered, LeaseToken, Nothing, Want
 from qo.core.message import id_text
 from qo.core.names import DEFAULT_GROUP
 from qo.stores.idempotency import used_token
@@ -32,6 +32,7 @@ log = logging.getLogger("qo.postgres")
 
 NO_HEADERS: dict[str, str] = {}
 NOT_PLAIN = (None,) * 9
+RUN_COLUMNS = "lanes", "firsts", "counts", "queues", "keys", "tried", "expiries"
 
 
 TIME_CHECK_SECONDS = 0.25
@@ -65,7 +66,8 @@ async def _claim(call: Call, wants: Sequence[Want], moved: bool, connection: Con
             if call.short_paths and len(wants) == 1 and is_plain(wants[0]):
                 plain = plain_want(call, wants[0])
                 return list(await connection.fetch(sql.claim_one, text, *plain, moved, call.now))
-            return list(await connection.fetch(sql.claim, text, *plain_wants(call, wants), moved, call.now))
+            rows = await connection.fetch(sql.claim, text, *plain_wants(call, wants), moved, call.now)
+            return dealt_out(rows, wants)
     except asyncpg.ProgramLimitExceededError:  # more than an answer can hold
         smaller = [msgspec.structs.replace(want, messages=max(want.messages // 2, 1)) for want in wants]
         if smaller == list(wants):
@@ -104,8 +106,44 @@ async def _advance(call: Call, connection: Connection, signal: str, wants: Seque
     return bool(await connection.fetchval(sql.lapse, groups, ADVANCE_LIMIT, call.draw, call.now))
 
 
+def alike(wants: Sequence[Want]) -> Sequence[Sequence[Want]]:
+    """Wants in their order: those in a row that ask for a message each and differ in their tokens alone, together."""
+    found: list[list[Want]] = []
+    for want in wants:
+        if found and want.messages == 1 and want.key is None and _terms(want) == _terms(found[-1][0]):
+            found[-1].append(want)
+        else:
+            found.append([want])
+    return found
+
+
+def _terms(want: Want) -> tuple[Any, ...]:
+    """All that a want says but its token."""
+    return tuple(getattr(want, name) for name in Want.__struct_fields__ if name != "token")
+
+
+def dealt_out(rows: Sequence[Any], wants: Sequence[Want]) -> list[Any]:
+    """Rows by want, from rows by what was asked together: one message for each token, in order, as far as they go."""
+    asked = alike(wants)
+    if len(asked) == len(wants):
+        return list(rows)
+    found: list[Any] = []
+    firsts = [0, *accumulate(map(len, asked))]
+    served = dict.fromkeys(range(len(asked)), 0)
+    for row in rows:
+        group = row["want"]
+        if group is None or len(asked[group]) == 1:
+            found.append(row if group is None else {**row, "want": firsts[group]})
+        elif row["ids"] is not None:
+            found.append({**row, "want": firsts[group] + served[group], "tokens": True})
+            served[group] += len(row["ids"])
+        else:
+            found += [{**row, "want": number} for number in range(firsts[group] + served[group], firsts[group + 1])]
+    return found
+
+
 def wants_text(wants: Sequence[Want]) -> str:
-    return msgspec.json.encode([_want_fields(want) for want in wants]).decode()
+    return msgspec.json.encode([_want_fields(each) for each in alike(wants)]).decode()
 
 
 def is_fresh(call: Call, wants: Sequence[Want]) -> bool:
@@ -129,16 +167,18 @@ def plain_wants(call: Call, wants: Sequence[Want]) -> Sequence[list[Any] | bool 
     """Wants that say no more than their queue, group, size and kinds, as columns; none, if one of them says more."""
     if not call.short_paths or not all(map(is_plain, wants)):
         return NOT_PLAIN
+    asked = alike(wants)
+    firsts = [each[0] for each in asked]
     return (
-        [want.token for want in wants],
-        [want.queues[0] for want in wants],
-        [want.group for want in wants],
-        [want.messages for want in wants],
-        [None if want.lease is None else want.lease.total_seconds() for want in wants],
-        [want.owner for want in wants],
+        [json.dumps([want.token for want in each]) for each in asked],
+        [want.queues[0] for want in firsts],
+        [want.group for want in firsts],
+        [len(each) if len(each) > 1 else each[0].messages for each in asked],
+        [None if want.lease is None else want.lease.total_seconds() for want in firsts],
+        [want.owner for want in firsts],
         is_fresh(call, wants),
-        [kinds_text(want) for want in wants],
-        [want.max_bytes for want in wants],
+        [kinds_text(want) for want in firsts],
+        [each[0].max_bytes * min(len(each), BUDGETS_AT_ONCE) for each in asked],
     )
 
 
@@ -158,10 +198,11 @@ def is_plain(want: Want) -> bool:
     return len(want.queues) == 1 and want.key is None and not want.auto_settle
 
 
-def _want_fields(want: Want) -> dict[str, Any]:
+def _want_fields(wants: Sequence[Want]) -> dict[str, Any]:
     """Only what is said: most of it mostly is not."""
+    want = wants[0]
     said: dict[str, Any] = {
-        "token": want.token,
+        "tokens": [each.token for each in wants],
         "queues": list(dict.fromkeys(want.queues)),
         "group": want.group,
         "messages": want.messages,
@@ -199,20 +240,19 @@ async def delivered(
     for row in rows:
         number = row["want"]
         if row["ids"] is None:
-            wait = row["wait"]
-            again = None if wait is None else call.store_now() + wait
-            nothing[number] = Nothing(again, row["owner_limited"], bool(row["contended"]))
-        else:
-            taken = _delivered(row, wants[number].token)
-            if row["sealed_since"] is not None or row["headers"] is not None:
-                try:
-                    taken, unread = opened_of(call, taken, row["sealed_since"])
-                    aside += unread
-                except UnknownKey as error:
-                    missing[number] = error
-            for lane, key, queue in {(each.lane, each.key, each.queue) for each in taken}:
-                call.late_hints.claimed(lane, None if key is None else queue)
-            found[number] += taken
+            nothing[number] = _nothing(call, row)
+            continue
+        together = range(number, number + (len(row["ids"]) if "tokens" in row else 1))
+        taken = _delivered(row, [wants[each].token for each in together])
+        if row["sealed_since"] is not None or row["headers"] is not None:
+            try:
+                taken, unread = opened_of(call, taken, row["sealed_since"])
+                aside += unread
+            except UnknownKey as error:
+                missing.update(dict.fromkeys(together, error))
+        for lane, key, queue in {(each.lane, each.key, each.queue) for each in taken}:
+            call.late_hints.claimed(lane, None if key is None else queue)
+        _add(found, wants, together, taken)
     for number, lacking in missing.items():  # another process may have that key
         aside += [Aside(each, str(lacking), bury=False) for each in found[number]]
         found[number], nothing[number] = [], Nothing(call.store_now() + WITHOUT_KEY)
@@ -228,6 +268,21 @@ async def delivered(
         await _claimed_instead(call, want) if isinstance(answer, Nothing) and number not in missing else answer
         for number, (want, answer) in enumerate(zip(wants, answers, strict=True))
     ]
+
+
+def _nothing(call: Call, row: Any) -> Nothing:
+    again = None if row["wait"] is None else call.store_now() + row["wait"]
+    return Nothing(again, row["owner_limited"], bool(row["contended"]))
+
+
+def _add(found: list[list[Delivered]], wants: Sequence[Want], together: range, taken: Sequence[Delivered]) -> None:
+    """To what each want found, what was taken for those that were asked together: by their tokens."""
+    if len(together) == 1:
+        found[together[0]] += taken
+        return
+    numbers = {wants[number].token: number for number in together}
+    for each in taken:
+        found[numbers[each.token]].append(each)
 
 
 class Aside(NamedTuple):
@@ -297,26 +352,24 @@ async def _claimed_instead(call: Call, want: Want) -> Claimed | Nothing:
     return answer
 
 
-def _delivered(batch: Any, token: LeaseToken) -> list[Delivered]:
-    """The messages of a batch. Its lists may be left out: then all are alike, or have nothing of the kind."""
+def _delivered(batch: Any, tokens: Sequence[LeaseToken]) -> list[Delivered]:
+    """The messages of a batch, each under its token, or all under one. A list that is left out says that all are alike,
+    or have none.
+    """
     created = batch["created"]
     payloads, headers = batch["payloads"], batch["headers"]
     said = repeat(NO_HEADERS) if headers is None else [json.loads(each) if each else NO_HEADERS for each in headers]
     columns = zip(
-        batch["lanes"] or repeat(batch["lane_id"]),
-        batch["offsets"] or range(batch["first"], batch["first"] + len(created)),
+        tokens if len(tokens) > 1 else repeat(tokens[0]),
+        *_places(batch, len(created)),
         batch["ids"],
-        batch["queues"] or repeat(batch["queue"]),
-        batch["keys"] or repeat(batch["key"]),
         batch["kinds"] or repeat(batch["kind"]),
         payloads,
         said,
         batch["priorities"] or repeat(batch["priority"]),
-        batch["attempts"] or repeat(0),
         created,
         batch["dues"] or created,
         batch["entered"] or created,
-        batch["expiries"] or repeat(batch["expires_at"]),
         batch["retries_of"] or repeat(None),
         strict=False,  # what all have in common goes on for ever
     )
@@ -339,9 +392,29 @@ def _delivered(batch: Any, token: LeaseToken) -> list[Delivered]:
             expires_at=expires,
             retry_of=retry_of,
         )
-        for lane, offset, id, queue, key, kind, payload, header, priority, attempts, made, due, entered, expires,
+        for token, lane, offset, queue, key, attempts, expires, id, kind, payload, header, priority, made, due, entered,
             retry_of in columns
     ]  # fmt: skip
+
+
+def _places(batch: Any, count: int) -> Iterable[Iterable[Any]]:
+    """By message: lane, offset, queue, key, attempts before, and when the lease ends."""
+    if batch["lanes"] is None:
+        return (
+            repeat(batch["lane_id"]),
+            batch["offsets"] or range(batch["first"], batch["first"] + count),
+            repeat(batch["queue"]),
+            repeat(batch["key"]),
+            batch["attempts"] or repeat(0),
+            repeat(batch["expires_at"]),
+        )
+    runs = zip(*(batch[name] for name in RUN_COLUMNS), strict=True)
+    rows = [
+        (lane, first + step, queue, key, 0 if step else attempts, expires)
+        for lane, first, length, queue, key, attempts, expires in runs
+        for step in range(length)
+    ]
+    return zip(*rows, strict=True)
 
 
 async def claim_again(call: Call, connection: Connection, wants: Sequence[Want]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
@@ -96,40 +96,58 @@ async def _push_one(call: Call, connection: Connection, one: NewMessage) -> bool
     return done
 
 
-def _columns(messages: Sequence[NewMessage]) -> tuple[list[Any], ...]:
-    """Messages as arrays: their lanes, in the order of first arrivals; themselves; and the runs of their ids."""
+def _columns(messages: Sequence[NewMessage]) -> tuple[Any, ...]:
+    """Messages as arrays: their lanes, in the order of first arrivals; themselves; and where their ids count up."""
     by_lane: dict[Lane, list[NewMessage]] = {}
     for message in messages:
         lane = lane_of(message)
         by_lane.setdefault(lane, []).append(message)
-    lanes = list(by_lane)
-    numbers, ids, payloads, kinds, priorities = [], [], [], [], []
+    numbers, ids, payloads, kinds, priorities, alone = [], [], [], [], [], []
     run_lanes, run_firsts, run_lasts, run_starts = [], [], [], []
-    keyed = any(lane[1] is not None for lane in lanes)
-    for number, lane in enumerate(lanes, 1):
-        own = by_lane[lane]
-        if len(lanes) > 1:
-            numbers += [number] * len(own)
+    for number, own in enumerate(by_lane.values(), 1):
+        numbers += [number] * len(own)
         lane_ids = [message.id for message in own]
         ids += lane_ids
         payloads += [message.payload for message in own]
-        if keyed:
-            kinds += [None if lane[1] is None else message.kind for message in own]
-            priorities += [None if lane[1] is None else message.priority for message in own]
+        keyed = own[0].key is not None
+        kinds += [message.kind if keyed else None for message in own]
+        priorities += [message.priority if keyed else None for message in own]
         start = 0
         for first, last, count in _runs(lane_ids):
-            run_lanes.append(number)
-            run_firsts.append(first)
-            run_lasts.append(last)
-            run_starts.append(start)
+            alone += [count == 1] * count
+            if count > 1:
+                run_lanes.append(number)
+                run_firsts.append(first)
+                run_lasts.append(last)
+                run_starts.append(start)
             start += count
-    return (*_names(by_lane), numbers, ids, payloads, kinds, priorities, run_lanes, run_firsts, run_lasts, run_starts)
+    spans = runs_of_ids(sorted(ids) if len(by_lane) > 1 else ids)
+    names: list[list[Any]] = [[lane[0] for lane in by_lane], [lane[1] for lane in by_lane],
+             [own[0].kind for own in by_lane.values()], [own[0].priority for own in by_lane.values()]]  # fmt: skip
+    return (
+        as_one(names[0]),
+        names[1],
+        as_one(names[2]),
+        as_one(names[3]),
+        as_text(numbers if 1 < len(by_lane) < len(ids) else []),
+        as_text(id.hex() for id in ids),
+        payloads,
+        as_one(kinds),
+        as_one(priorities),
+        as_one(alone),
+        *(run_lanes, run_firsts, run_lasts, run_starts),
+        *([span[0] for span in spans], [span[1] for span in spans]),
+    )
 
 
-def _names(by_lane: dict[Lane, list[NewMessage]]) -> list[list[Any]]:
-    """The lanes' names, as columns; the kind and priority of a keyed one are its first message's."""
-    names = [(queue, key, own[0].kind, own[0].priority) for (queue, key, *_), own in by_lane.items()]
-    return [list(column) for column in zip(*names, strict=True)]
+def as_one(column: list[Any]) -> list[Any]:
+    """A column, of which one value will do if all are the same: each that is sent costs time."""
+    return column[:1] if column and column.count(column[0]) == len(column) else column
+
+
+def as_text(column: Iterable[Any]) -> str:
+    """A column of numbers or ids as PostgreSQL writes arrays, which is sent quicker than a list; `None` is NULL."""
+    return "{" + ",".join(["NULL" if value is None else str(value) for value in column]) + "}"
 
 
 def lane_of(message: NewMessage) -> Lane:
@@ -140,6 +158,8 @@ def lane_of(message: NewMessage) -> Lane:
 
 def _runs(ids: list[MessageId]) -> list[tuple[bytes, bytes, int]]:
     """Runs within which ids differ in their last six bytes only, because that is how the server counts."""
+    if len(ids) == 1:
+        return [(ids[0], ids[0], 1)]
     found = []
     for first, last, count in runs_of_ids(ids):
         if first[:10] == last[:10]:

@@ -18,7 +18,7 @@ import asyncpg
 
 from qo.core.errors import Incompatible
 from qo.core.fate import FRAGILE_LOSSES
-from qo.core.lease import QUEUES_LIMIT
+from qo.core.lease import BUDGETS_AT_ONCE, CLAIM_BYTES, QUEUES_LIMIT
 from qo.core.message import HEADER_BYTES_LIMIT, HEADER_COUNT_LIMIT, PRIORITY_LIMIT
 from qo.core.names import KEY_LIMIT, NAME_LIMIT
 from qo.core.queue import WINDOW_FULL, History, QueueSettings, plain_value
@@ -39,6 +39,8 @@ CONSTANTS = {
     "window_full": WINDOW_FULL,
     "largest_exponent": f"{LARGEST_EXPONENT:g}",
     "queues_limit": QUEUES_LIMIT,
+    "claim_bytes": CLAIM_BYTES,
+    "budgets_at_once": BUDGETS_AT_ONCE,
     "name_limit": NAME_LIMIT,
     "key_limit": KEY_LIMIT,
     "priority_limit": PRIORITY_LIMIT,

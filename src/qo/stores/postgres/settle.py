@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
+from typing import Any, cast
 
 import asyncpg
 
@@ -24,8 +24,9 @@ from qo.core.lease import (
 )
 from qo.stores.idempotency import used_token
 from qo.stores.postgres.call import Call
-from qo.stores.postgres.claim import NOT_PLAIN, claim_again, delivered, plain_wants, wants_text
+from qo.stores.postgres.claim import NOT_PLAIN, claim_again, dealt_out, delivered, plain_wants, wants_text
 from qo.stores.postgres.pool import Connection, undone_on_error
+from qo.stores.postgres.push import as_one, as_text
 
 WORDS: dict[type[Any], str] = {Complete: "complete", Fail: "fail", Release: "release", Bury: "bury"}
 ITEM_BY_ITEM = "items"
@@ -78,45 +79,46 @@ async def _settle(
     leases = _only_done(settlements) if call.short_paths and not again else None
     if leases is not None:
         plain = plain_wants(call, then) if wants else NOT_PLAIN
-        said = _ranges(leases)
-        rows = await connection.fetch(call.sql.settle_done, *said, wants, *plain, call.now)
+        rows = await connection.fetch(call.sql.settle_done, *_ranges(leases), wants, *plain, call.now)
         if rows[0]["signal"] != ITEM_BY_ITEM:
-            return _all_done(settlements, leases, rows[0]["ended"]), rows
+            return _all_done(settlements, leases, rows[0]["ended"] or ()), [rows[0], *dealt_out(rows[1:], then)]
     rows = await connection.fetch(call.sql.settle, *columns_of(settlements), wants, call.draw, call.now)
-    return answers_from(rows[0], len(settlements)), rows
+    return answers_from(rows[0], len(settlements)), [rows[0], *dealt_out(rows[1:], then)]
 
 
-Leases = dict[tuple[str, int], dict[int, datetime | None]]
-"""When each offset was started, by token and lane."""
+Leases = dict[tuple[str, int], dict[int, Settlement]]
+"""What is said of each offset, by token and lane."""
 
 
 def _only_done(settlements: Sequence[Settlement]) -> Leases | None:
     """What was completed, by lease, if nothing else is said, and of each message once."""
     leases: Leases = {}
     for each in settlements:
-        report = each.report
-        if report.__class__ is not Complete or report.result is not None:
+        if each.report.__class__ is not Complete:
             return None
-        leases.setdefault((each.token, each.lane), {})[each.offset] = each.started_at
+        leases.setdefault((each.token, each.lane), {})[each.offset] = each
     return leases if sum(map(len, leases.values())) == len(settlements) else None
 
 
 def _ranges(leases: Leases) -> tuple[Any, ...]:
-    """By lease: ranges of offsets, the offsets, and when each was started, in microseconds from the first."""
-    base = min((time for lease in leases.values() for time in lease.values() if time is not None), default=None)
-    ordered = [sorted(lease.items()) for lease in leases.values()]
+    """Leases and the ranges of their offsets. Messages, by the number of their lease: when they were started, in
+    microseconds from the first, and their results.
+    """
+    offsets = [sorted(lease) for lease in leases.values()]
+    items = [lease[offset] for lease, own in zip(leases.values(), offsets, strict=True) for offset in own]
+    started = [item.started_at for item in items]
+    base = min((time for time in started if time is not None), default=None)
+    results = [cast("Complete", item.report).result for item in items]
     return (
-        [token for token, _ in leases],
+        as_one([token for token, _ in leases]),
         [lane for _, lane in leases],
-        ["{" + ",".join(f"[{first},{last})" for first, last in _parts([o for o, _ in each])) + "}" for each in ordered],
-        ["{" + ",".join(str(offset) for offset, _ in each) + "}" for each in ordered],
-        [None if base is None else "{" + ",".join(_since(base, time) for _, time in each) + "}" for each in ordered],
+        ["{" + ",".join(f"[{first},{last})" for first, last in _parts(own)) + "}" for own in offsets],
+        as_text(number for number, own in enumerate(offsets, 1) for _ in own),
+        as_text(item.offset for item in items),
+        as_text([] if base is None else [None if time is None else (time - base) // MICROSECOND for time in started]),
+        [] if all(result is None for result in results) else results,
         base,
     )
-
-
-def _since(base: datetime, time: datetime | None) -> str:
-    return "NULL" if time is None else str((time - base) // MICROSECOND)
 
 
 def _parts(offsets: list[int]) -> Iterator[tuple[int, int]]:
@@ -129,7 +131,7 @@ def _parts(offsets: list[int]) -> Iterator[tuple[int, int]]:
     yield first, last + 1
 
 
-def _all_done(settlements: Sequence[Settlement], leases: Leases, ended: list[bool]) -> list[Settled]:
+def _all_done(settlements: Sequence[Settlement], leases: Leases, ended: Sequence[bool]) -> list[Settled]:
     by_lease = {
         lease: Settled(Answer.SETTLED, Verdict.COMPLETED, over) for lease, over in zip(leases, ended, strict=True)
     }

@@ -89,11 +89,13 @@ CREATE TABLE qo.messages (
     expires_at timestamptz,
     group_id bigint,                        -- addressed to this group alone (a retried dead letter)
     retry_of uuid,
+    alone boolean NOT NULL DEFAULT false,   -- its id is found in the index below; else it is one of a run of ids
     PRIMARY KEY (lane_id, "offset")
 );
+CREATE UNIQUE INDEX messages_alone ON qo.messages (id) WHERE alone;
 
--- Where an id lies: ids that count up from `first` to `last` are at the offsets from `offset` on.
--- One row for the ids of one call; also what makes the same push, sent again, meet itself.
+-- Where the ids of a run lie: two or more that count up from `first` to `last` are at the offsets from `offset` on. With the
+-- index of those that stand alone, also what makes the same push, sent again, meet itself.
 CREATE TABLE qo.id_runs (
     first uuid PRIMARY KEY,
     last uuid NOT NULL,
@@ -168,7 +170,7 @@ CREATE TABLE qo.leases (
     lane_id bigint NOT NULL,
     cursor_id bigint NOT NULL,
     group_id bigint NOT NULL,
-    epoch integer NOT NULL,
+    epoch integer,                          -- the open cursor's; NULL: of a keyed lane, whose cursor keeps its position
     first bigint NOT NULL,
     last bigint NOT NULL,
     from_offset bigint NOT NULL,
@@ -187,7 +189,7 @@ CREATE TABLE qo.leases (
     PRIMARY KEY (token, lane_id)
 );
 CREATE INDEX leases_to_expire ON qo.leases (group_id, expires_at) WHERE ended_at IS NULL;
-CREATE INDEX leases_of_cursor ON qo.leases (cursor_id, epoch, last);
+CREATE INDEX leases_of_cursor ON qo.leases (cursor_id, epoch, last) WHERE epoch IS NOT NULL;
 CREATE INDEX leases_live ON qo.leases (cursor_id) WHERE ended_at IS NULL;
 CREATE INDEX leases_fragile ON qo.leases (owner, expires_at) WHERE fragile IS NOT NULL AND ended_at IS NULL;
 CREATE INDEX leases_ended ON qo.leases (ended_at) WHERE ended_at IS NOT NULL;

@@ -60,8 +60,8 @@ BEGIN
     IF p_offset < v_from THEN RETURN NULL; END IF;
     IF p_offset < e.to_offset THEN RETURN e.token; END IF;
     UPDATE qo.leases SET ended_at = v_now, fragile = NULL WHERE token = e.token AND lane_id = e.lane_id;
-    INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, claimed_at, expires_at)
-    VALUES (p_token, c.lane_id, c.id, c.group_id, c.epoch, v_from, p_offset + 1, v_from, p_offset + 1, v_now, v_now + make_interval(secs => p_seconds));
+    INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, first, last, from_offset, to_offset, claimed_at, expires_at)
+    VALUES (p_token, c.lane_id, c.id, c.group_id, v_from, p_offset + 1, v_from, p_offset + 1, v_now, v_now + make_interval(secs => p_seconds));
     UPDATE qo.cursors SET state = 'leased', position = p_offset + 1, due_at = NULL WHERE id = c.id;
     RETURN p_token;
 END $$;

@@ -2,7 +2,7 @@
 SELECT qo.push_one($1, $2, $3, $4, $5, $6);
 
 -- name: push_plain
-SELECT qo.push_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
+SELECT qo.push_plain($1, $2, $3, $4, $5::text::integer[], $6::text::uuid[], $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17);
 
 -- name: push_any
 SELECT answer, other FROM qo.push_any($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
@@ -28,8 +28,8 @@ SELECT want, wait, owner_limited, contended, signal, (batch).*, numbers, answers
 FROM qo.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11);
 
 -- name: settle_done
-SELECT want, wait, owner_limited, contended, signal, (batch).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4, $5, $6, $7,
-    ROW($8, $9, $10, $11, $12, $13, $14, $15, $16)::qo.short_claims, $17);
+SELECT want, wait, owner_limited, contended, signal, (batch).*, ended FROM qo.settle_done($1, $2, $3::text[]::int8multirange[], $4::text::integer[], $5::text::bigint[], $6::text::bigint[], $7, $8, $9,
+    ROW($10, $11, $12, $13, $14, $15, $16, $17, $18)::qo.short_claims, $19);
 
 -- name: extend
 SELECT number, expires_at, held, canceled_lanes, canceled_offsets FROM qo.extend($1, $2, $3, $4, $5, $6);
@@ -261,8 +261,10 @@ SELECT j.id, j.queue, j.kind, j.key, j.state, j.attempt, NULL, j.created_at, j.d
 FROM qo.intake_jobs j WHERE j.id = ANY ($1::uuid[]);
 
 -- name: newest
--- Primary keys of id_runs and intake, from their high ends.
+-- Primary keys of id_runs and intake and index messages_alone, from their high ends.
 SELECT id FROM (
+    (SELECT m.id FROM qo.messages m JOIN qo.lanes l ON l.id = m.lane_id AND l.queue_id = $1 WHERE m.alone AND m.id < $2 ORDER BY m.id DESC LIMIT $3)
+    UNION ALL
     (SELECT m.id FROM (SELECT r.* FROM qo.id_runs r WHERE r.first < $2 ORDER BY r.first DESC) r JOIN qo.lanes l ON l.id = r.lane_id AND l.queue_id = $1
      CROSS JOIN LATERAL (SELECT * FROM qo.messages m WHERE m.lane_id = r.lane_id AND m."offset" >= r."offset"
          AND m."offset" <= r."offset" + qo.id_number(r.last) - qo.id_number(r.first) AND m.id < $2 ORDER BY m."offset" DESC) m

@@ -2,6 +2,7 @@
 
 -- A row of an answer: something that was taken; or a want that got nothing, and how long to wait before asking again (a
 -- length, because the asker's clock may not be ours); or, in the first row of a settle, how its items were taken.
+-- Of a want with many tokens there may be both.
 -- `signal` says what must be done before the claim can be made: join a group, move intake, let leases lapse.
 CREATE TYPE qo.claim_row AS (
     batch qo.batch,
@@ -48,9 +49,12 @@ BEGIN
     END IF;
     FOR i IN 0..jsonb_array_length(p_wants) - 1 LOOP
         v_want := p_wants -> i;
-        w := (i, v_want ->> 'token', '{}', '{}', NULL, v_want ->> 'key', v_want ->> 'messages', v_want ->> 'lanes', v_want ->> 'lane_messages',
-              v_want ->> 'lease', v_want ->> 'owner', v_want ? 'auto_settle', '{}',
-              coalesce((v_want ->> 'max_bytes')::bigint, 9223372036854775807))::qo.want;
+        w := (i, ARRAY(SELECT jsonb_array_elements_text(v_want -> 'tokens')), '{}', '{}', NULL, v_want ->> 'key', v_want ->> 'messages', v_want ->> 'lanes',
+              v_want ->> 'lane_messages', v_want ->> 'lease', v_want ->> 'owner', v_want ? 'auto_settle', '{}',
+              coalesce((v_want ->> 'max_bytes')::bigint, {claim_bytes}))::qo.want;
+        IF cardinality(w.tokens) > 1 THEN   -- each takes one message, from wherever the best one is
+            w.messages := cardinality(w.tokens); w.lanes := NULL; w.lane_messages := 1; w.bytes := w.bytes * least(w.messages, {budgets_at_once});
+        END IF;
         IF v_want ? 'kinds' THEN w.kinds := ARRAY(SELECT jsonb_array_elements_text(v_want -> 'kinds')); END IF;
         FOR v_name IN SELECT jsonb_array_elements_text(v_want -> 'queues') LOOP
             SELECT k.id, k.paused, (k.rules ->> 'priority')::integer INTO v_queue, v_paused, v_rank FROM qo.queues k WHERE k.name = v_name;
@@ -113,9 +117,9 @@ BEGIN
     RETURN v_found;
 END $$;
 
--- Serve one want. Open cursors were locked by the caller; keyed ones are locked here, those of others are skipped. `finished`
--- are lanes in which messages were finished on the way.
-CREATE FUNCTION qo.claim_from(w qo.want, p_now timestamptz, OUT batches qo.batch[], OUT contended boolean, OUT met_fragile boolean,
+-- Serve one want. Open cursors were locked by the caller; keyed ones are locked here, those of others are skipped. `served`: how many
+-- messages it got. `finished` are lanes in which messages were finished on the way.
+CREATE FUNCTION qo.claim_from(w qo.want, p_now timestamptz, OUT batches qo.batch[], OUT served integer, OUT contended boolean, OUT met_fragile boolean,
                          OUT finished bigint[]) LANGUAGE plpgsql AS $$
 DECLARE
     v_source bigint;
@@ -124,21 +128,21 @@ DECLARE
     v_blind boolean;
     v_fragile boolean;              -- whether this owner may take a message that was lost before: it holds one such at a time
     v_before boolean;
-    v_heads boolean := w.lane_messages = 1 AND NOT w.at_delivery AND w.key IS NULL;   -- whether to take heads together
     v_passed bigint[] := '{}';
     v_ids bigint[];
     v_are_keyed boolean[];
     v_number integer;
     v_end integer;
-    v_locked bigint[];
-    v_count integer := 0;
+    v_odd integer;                  -- one that must be taken from by itself
     v_lanes integer := 0;
-    v_limit integer := w.messages;  -- lanes that may yet be taken from
+    v_limit integer;                -- lanes that may yet be taken from
+    v_many boolean := cardinality(w.tokens) > 1;
     v_again boolean := true;
-    h qo.batch;
+    s record;
     t record;
 BEGIN
     batches := '{}';
+    served := 0;
     contended := false;
     met_fragile := false;
     finished := '{}';
@@ -154,7 +158,7 @@ BEGIN
     IF v_unsure THEN PERFORM qo.look_again(w, p_now); END IF;
     <<looking>>
     WHILE v_again LOOP
-        v_limit := least(w.messages - v_count, w.lanes - v_lanes);
+        v_limit := least(w.messages - served, w.lanes - v_lanes);
         EXIT WHEN v_limit <= 0;
         SELECT k.ids, k.keyed INTO v_ids, v_are_keyed FROM qo.candidates(w, v_limit, v_passed, v_keyed, v_fragile, p_now) k;
         IF NOT v_fragile AND w.key IS NULL THEN
@@ -164,30 +168,31 @@ BEGIN
         END IF;
         v_again := false;
         v_number := 1;
+        v_odd := 0;
         WHILE v_number <= cardinality(v_ids) LOOP
-            EXIT looking WHEN v_count >= w.messages OR v_lanes >= w.lanes OR w.bytes <= 0;
-            IF v_heads AND v_are_keyed[v_number] THEN
-                v_end := least(coalesce(array_position(v_are_keyed, false, v_number) - 1, cardinality(v_ids)),
-                               v_number - 1 + least(w.messages - v_count, w.lanes - v_lanes));
-                v_locked := ARRAY(SELECT id FROM qo.cursors WHERE id = ANY (v_ids[v_number : v_end]) AND state = 'ready' FOR UPDATE SKIP LOCKED);
-                h := qo.take_heads(w, v_locked, p_now);
-                v_heads := h.offsets IS NOT NULL OR cardinality(v_locked) = 0;
-                IF v_heads THEN
-                    contended := contended OR cardinality(v_locked) <= v_end - v_number;
-                    v_again := v_again OR cardinality(v_locked) > 0;
-                    v_passed := v_passed || v_ids[v_number : v_end];
-                    v_number := v_end + 1;
-                    IF cardinality(v_locked) > 0 THEN
-                        batches := batches || h;
-                        v_count := v_count + cardinality(h.ids);
-                        v_lanes := v_lanes + cardinality(h.ids);
-                        w.bytes := CASE WHEN cardinality(h.ids) < cardinality(v_locked) THEN 0 ELSE w.bytes - h.bytes END;
-                    END IF;
-                    CONTINUE;
+            EXIT looking WHEN served >= w.messages OR v_lanes >= w.lanes OR w.bytes <= 0;
+            IF v_are_keyed[v_number] AND v_number <> v_odd THEN
+                v_end := least(coalesce(array_position(v_are_keyed, false, v_number) - 1, cardinality(v_ids)), v_number - 1 + w.lanes - v_lanes);
+                s := qo.take_runs(w, v_ids[v_number : v_end], w.messages - served, served, p_now);
+                -- One who settles at delivery may go on in the same lanes for the next tokens.
+                v_passed := v_passed || CASE WHEN v_many THEN s.left_over ELSE v_ids[v_number : v_number + s.passed - 1] END;
+                v_number := v_number + s.passed;
+                v_again := v_again OR s.passed > 0;
+                contended := contended OR s.contended;
+                finished := finished || s.finished;
+                IF s.odd THEN v_odd := v_number; END IF;
+                IF s.filled THEN w.bytes := 0; END IF;
+                IF (s.got).ids IS NOT NULL THEN
+                    batches := batches || s.got;
+                    served := served + cardinality((s.got).ids);
+                    v_lanes := v_lanes + cardinality((s.got).lanes);
+                    w.bytes := w.bytes - (s.got).bytes;
                 END IF;
+                CONTINUE;
             END IF;
             v_before := v_fragile;
-            t := qo.take(w, v_ids[v_number], w.messages - v_count, v_fragile, p_now);
+            t := qo.take(w, w.tokens[CASE WHEN v_many THEN served ELSE 0 END + 1], v_ids[v_number], CASE WHEN v_many THEN 1 ELSE w.messages - served END,
+                         v_fragile, p_now);
             v_passed := v_passed || v_ids[v_number];
             v_number := v_number + 1;
             v_fragile := t.fragile;
@@ -200,15 +205,18 @@ BEGIN
             met_fragile := met_fragile OR t.outcome = 'fragile';
             IF t.outcome = 'taken' THEN
                 batches := batches || t.got;
-                v_count := v_count + cardinality((t.got).ids);
+                served := served + cardinality((t.got).ids);
                 v_lanes := v_lanes + 1;
                 w.bytes := w.bytes - (t.got).bytes;
+                IF v_many THEN v_passed := trim_array(v_passed, 1); END IF;     -- the next token may be for the same lane
             END IF;
             -- Lanes look different now; or one gave nothing, and a better one may not be listed.
-            EXIT WHEN v_before <> v_fragile OR t.outcome <> 'taken';
+            EXIT WHEN v_before <> v_fragile OR t.outcome <> 'taken' OR v_many;
         END LOOP;
     END LOOP;
-    IF v_count = 0 AND NOT contended THEN
+    IF v_many AND w.bytes <= 0 THEN
+        contended := true;      -- the others are to ask again
+    ELSIF served = 0 AND NOT contended THEN
         contended := qo.left_unsure(w);
     END IF;
 END $$;
@@ -246,7 +254,7 @@ BEGIN
         END IF;
     END IF;
     IF w.key IS NOT NULL THEN
-        SELECT array_agg(c.id ORDER BY f.rank DESC, c.head_priority DESC, c.head_entered_at, c.lane_id) INTO ids
+        SELECT array_agg(c.id ORDER BY f.rank DESC, c.head_priority DESC, c.head_entered_at, c.lane_id), array_agg(true) INTO ids, keyed
         FROM unnest(w.queues, w.sources, w.ranks) AS f (queue, grp, rank)
         JOIN qo.lanes l ON l.queue_id = f.queue AND l.key = w.key JOIN qo.cursors c ON c.lane_id = l.id AND c.group_id = f.grp
         WHERE c.state = 'ready' AND c.head_kind IS NOT NULL AND (w.kinds IS NULL OR c.head_kind = ANY (w.kinds)) AND c.id <> ALL (p_passed);
@@ -352,7 +360,8 @@ BEGIN
             r.batch := s.batches[n];
             RETURN NEXT r;
         END LOOP;
-        CONTINUE WHEN cardinality(s.batches) > 0;
+        CONTINUE WHEN s.served > 0 AND s.served >= cardinality(w.tokens);
+        r.batch := NULL;
         r.wait := CASE WHEN p_more THEN interval '0'  -- there is more to bring up to date
                        WHEN s.contended THEN make_interval(secs => 0.005 + 0.015 * random())
                        ELSE qo.next_moment(w, qo.unpaused(p_wants -> w.number), s.met_fragile, p_now) - p_now END;
@@ -375,7 +384,7 @@ END $$;
 -- function is a fast one.
 
 CREATE TYPE qo.short_claims AS (
-    tokens text[],
+    tokens text[],          -- each a JSON list; of many, each is for one message
     queues text[],
     groups text[],
     messages integer[],
@@ -430,7 +439,7 @@ END $$;
 -- Take from an open lane, whose cursor is locked. No `ids`, and nothing done, if there is something among the messages that
 -- calls for more than that. A cursor that has nothing beyond is marked idle, under the lane's lock alone; if that is taken, it
 -- stays ready, and whoever claims next looks again.
-CREATE FUNCTION qo.take_plain(c qo.cursors, p_queue text, p_token text, p_messages integer, p_bytes bigint, p_lease double precision,
+CREATE FUNCTION qo.take_plain(c qo.cursors, p_queue text, p_tokens text[], p_messages integer, p_bytes bigint, p_lease double precision,
                               p_owner text, p_now timestamptz) RETURNS qo.batch LANGUAGE plpgsql AS $$
 DECLARE
     v_until timestamptz := p_now + make_interval(secs => p_lease);
@@ -454,8 +463,14 @@ BEGIN
                          ORDER BY x."offset" LIMIT p_messages) y
           WHERE y.size <= p_bytes OR y.size = octet_length(y.payload)) t;
     IF v_plain IS NOT true THEN RETURN NULL; END IF;
-    INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, owner, claimed_at, expires_at)
-    VALUES (p_token, c.lane_id, c.id, c.group_id, c.epoch, v_first, v_last + 1, v_first, v_last + 1, p_owner, p_now, v_until);
+    IF cardinality(p_tokens) = 1 THEN
+        INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, owner, claimed_at, expires_at)
+        VALUES (p_tokens[1], c.lane_id, c.id, c.group_id, c.epoch, v_first, v_last + 1, v_first, v_last + 1, p_owner, p_now, v_until);
+    ELSE
+        INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, owner, claimed_at, expires_at)
+        SELECT t.token, c.lane_id, c.id, c.group_id, c.epoch, v_first + t.n - 1, v_first + t.n, v_first + t.n - 1, v_first + t.n, p_owner, p_now, v_until
+        FROM unnest(p_tokens) WITH ORDINALITY AS t (token, n) WHERE v_first + t.n - 1 <= v_last;
+    END IF;
     IF NOT v_more THEN
         PERFORM FROM qo.lanes WHERE id = c.lane_id FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
@@ -464,14 +479,14 @@ BEGIN
         END IF;
     END IF;
     RETURN (c.lane_id, p_queue, NULL, c.head_kind, c.head_priority, v_until, v_first, NULL, v_ids, v_payloads, v_created, NULL, NULL, NULL, NULL,
-            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::qo.batch;
+            NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)::qo.batch;
 END $$;
 
 -- Refuse tokens that callers chose, if they were used before: whoever comes again with a token must not get another claim's
 -- messages under it. A call with the same token at the same time waits.
 CREATE FUNCTION qo.check_tokens(p_wants jsonb) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_tokens text[] := ARRAY(SELECT w ->> 'token' FROM jsonb_array_elements(p_wants) w WHERE w ? 'named' ORDER BY 1);
+    v_tokens text[] := ARRAY(SELECT t FROM jsonb_array_elements(p_wants) w CROSS JOIN jsonb_array_elements_text(w -> 'tokens') t WHERE w ? 'named' ORDER BY 1);
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended('qo token ' || t, 0)) FROM unnest(v_tokens) t;
     IF EXISTS (SELECT FROM qo.leases e WHERE e.token = ANY (v_tokens))
@@ -499,6 +514,7 @@ DECLARE
     h qo.batch;
     c qo.cursors;
     v_queue text;
+    v_tokens text[];
     v_lease double precision;
 BEGIN
     r.owner_limited := false;
@@ -511,15 +527,17 @@ BEGIN
             IF v_queue IS DISTINCT FROM p.queues[i] THEN
                 SELECT k.name, (k.rules ->> 'lease')::double precision INTO v_queue, v_lease FROM qo.queues k WHERE k.name = p.queues[i];
             END IF;
-            h := qo.take_plain(c, v_queue, p.tokens[i], p.messages[i], p.bytes[i], coalesce(p.leases[i], v_lease), p.owners[i], p_now);
+            v_tokens := ARRAY(SELECT jsonb_array_elements_text(p.tokens[i]::jsonb));
+            h := qo.take_plain(c, v_queue, v_tokens, p.messages[i], p.bytes[i], coalesce(p.leases[i], v_lease), p.owners[i], p_now);
         END IF;
         IF h.ids IS NOT NULL THEN
             r.want := i - 1;
             r.batch := h;
             RETURN NEXT r;
-        ELSE
-            RETURN QUERY SELECT * FROM qo.claim_locked(p_wants, i - 1, p_now);
+            CONTINUE WHEN cardinality(v_tokens) <= cardinality(h.ids);
+            p_wants := jsonb_set(p_wants, ARRAY[(i - 1)::text, 'tokens'], to_jsonb(v_tokens[cardinality(h.ids) + 1 :]));
         END IF;
+        RETURN QUERY SELECT * FROM qo.claim_locked(p_wants, i - 1, p_now);
     END LOOP;
 END $$;
 
@@ -545,7 +563,7 @@ BEGIN
         SELECT * INTO c FROM qo.cursors k WHERE k.group_id = v_group AND NOT k.keyed AND k.state = 'ready'
             AND (p_kinds IS NULL OR p_kinds::jsonb ? k.head_kind) ORDER BY k.id LIMIT 1 FOR UPDATE;
         IF FOUND THEN
-            r.batch := qo.take_plain(c, p_queue, p_token, p_messages, p_bytes, v_lease, p_owner, coalesce(p_now, clock_timestamp()));
+            r.batch := qo.take_plain(c, p_queue, ARRAY[p_token], p_messages, p_bytes, v_lease, p_owner, coalesce(p_now, clock_timestamp()));
             IF (r.batch).ids IS NOT NULL THEN
                 r.want := 0;
                 RETURN NEXT r;

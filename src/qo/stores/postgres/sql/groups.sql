@@ -18,7 +18,7 @@ BEGIN
     PERFORM FROM qo.lanes WHERE queue_id = q.id ORDER BY id FOR UPDATE;
     INSERT INTO qo.cursors (lane_id, group_id, keyed, position, hold)
     SELECT l.id, v_group, l.key IS NOT NULL, (qo.tail_of(l.id)).tail, CASE WHEN l.key IS NULL THEN 0 ELSE (q.rules ->> 'window')::double precision END
-    FROM qo.lanes l WHERE l.queue_id = q.id ORDER BY l.id;
+    FROM qo.lanes l WHERE l.queue_id = q.id AND EXISTS (SELECT FROM qo.cursors k WHERE k.lane_id = l.id) ORDER BY l.id;
     IF p_start <> 'new' THEN
         FOR c IN SELECT k.* FROM qo.cursors k JOIN qo.lanes l ON l.id = k.lane_id WHERE k.group_id = v_group AND l.first < k.position ORDER BY k.id LOOP
             PERFORM qo.stand_at(c, p_start, p_time, NULL, v_now);

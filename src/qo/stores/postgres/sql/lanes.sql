@@ -17,6 +17,12 @@ BEGIN
     END IF;
 END $$;
 
+-- A column of which one value was sent, because all are the same.
+CREATE FUNCTION qo.filled(p_column anyarray, p_count integer) RETURNS anyarray LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN CASE WHEN cardinality(p_column) = 1 AND p_count > 1 THEN array_fill(p_column[1], ARRAY[p_count]) ELSE p_column END;
+END $$;
+
 -- Tell other processes that these queues may have work. NULL: any queue.
 CREATE FUNCTION qo.hint(p_queues text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -69,9 +75,9 @@ BEGIN
                  FROM unnest(p_queues, p_keys, p_kinds, p_priorities) WITH ORDINALITY AS u (queue, key, kind, priority, n) ORDER BY u.n);
 END $$;
 
--- The lanes of these names, created with a cursor for every group where there is none. New ones have their ids in the
--- order given and are inserted in the order of their names, so that two who create the same lanes cannot wait for each
--- other. The queue is locked before its groups are read, or a group that is being made would miss the lane for ever.
+-- The lanes of these names, created where there is none. New ones have their ids in the order given and are inserted in the
+-- order of their names, so that two who create the same lanes cannot wait for each other. The queue is locked before its groups
+-- are read, or a group that is being made would miss the lane for ever. Cursors come with a lane's first message, in `wake`.
 CREATE FUNCTION qo.lanes_to_use(p_queues bigint[], p_keys text[], p_kinds text[], p_priorities integer[]) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_lanes bigint[] := qo.find_lanes(p_queues, p_keys, p_kinds, p_priorities);
@@ -86,19 +92,13 @@ BEGIN
     END IF;
     v_new := ARRAY(SELECT CASE WHEN u.lane IS NULL THEN nextval(pg_get_serial_sequence('qo.lanes', 'id')) END
                    FROM unnest(v_lanes) WITH ORDINALITY AS u (lane, n) ORDER BY u.n);
-    WITH made AS (
-        INSERT INTO qo.lanes (id, queue_id, key, kind, priority) OVERRIDING SYSTEM VALUE
-        SELECT u.id, u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END, CASE WHEN u.key IS NULL THEN u.priority END
-        FROM unnest(p_queues, p_keys, p_kinds, p_priorities, v_new) WITH ORDINALITY AS u (queue, key, kind, priority, id, n)
-        WHERE u.id IS NOT NULL
-        ORDER BY u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END, CASE WHEN u.key IS NULL THEN u.priority END, u.n
-        ON CONFLICT DO NOTHING RETURNING *
-    ), cursors AS (
-        INSERT INTO qo.cursors (lane_id, group_id, keyed, position, head_kind, head_priority, hold)
-        SELECT m.id, g.id, m.key IS NOT NULL, 0, m.kind, m.priority, CASE WHEN m.key IS NULL THEN 0 ELSE (q.rules ->> 'window')::double precision END
-        FROM made m JOIN qo.groups g ON g.queue_id = m.queue_id JOIN qo.queues q ON q.id = m.queue_id ORDER BY m.id, g.id
-    )
-    SELECT count(*) INTO n FROM made;
+    INSERT INTO qo.lanes (id, queue_id, key, kind, priority) OVERRIDING SYSTEM VALUE
+    SELECT u.id, u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END, CASE WHEN u.key IS NULL THEN u.priority END
+    FROM unnest(p_queues, p_keys, p_kinds, p_priorities, v_new) WITH ORDINALITY AS u (queue, key, kind, priority, id, n)
+    WHERE u.id IS NOT NULL
+    ORDER BY u.queue, u.key, CASE WHEN u.key IS NULL THEN u.kind END, CASE WHEN u.key IS NULL THEN u.priority END, u.n
+    ON CONFLICT DO NOTHING;
+    GET DIAGNOSTICS n = ROW_COUNT;
     IF n = cardinality(array_remove(v_new, NULL)) THEN
         RETURN ARRAY(SELECT coalesce(u.lane, u.new) FROM unnest(v_lanes, v_new) WITH ORDINALITY AS u (lane, new, n) ORDER BY u.n);
     END IF;
@@ -132,6 +132,10 @@ BEGIN
     SELECT greatest(l.floor, coalesce(tail_of.tail, 0)), greatest(l.floor_entered_at, tail_of.entered_at)
     INTO tail, entered_at FROM qo.lanes l WHERE l.id = p_lane;
 END $$;
+
+-- Whether a keyed lane is held back by its queue's window: not enough messages wait in it for a cursor at that position.
+CREATE FUNCTION qo.is_filling(p_hold double precision, p_lane bigint, p_position bigint) RETURNS boolean LANGUAGE sql STABLE
+RETURN p_hold > 0 AND (qo.tail_of(p_lane)).tail - p_position < {window_full};
 
 -- Where an open cursor stands. True only under the cursor's lock.
 CREATE FUNCTION qo.position_of(c qo.cursors) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
@@ -195,7 +199,7 @@ BEGIN
         p_attempts := 0; p_losses := 0; p_blocked := NULL;
     END IF;
     v_position := coalesce(m."offset", v_position);
-    IF c.hold > 0 AND m.id IS NOT NULL AND p_attempts = 0 AND p_losses = 0 AND (qo.tail_of(c.lane_id)).tail - m."offset" < {window_full} THEN
+    IF m.id IS NOT NULL AND p_attempts = 0 AND p_losses = 0 AND qo.is_filling(c.hold, c.lane_id, m."offset") THEN
         p_blocked := greatest(p_blocked, m.entered_at + make_interval(secs => c.hold));   -- its queue's window
     END IF;
     IF p_blocked > p_now THEN v_state := 'blocked'; END IF;

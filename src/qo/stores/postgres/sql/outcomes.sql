@@ -15,15 +15,26 @@ BEGIN
     END IF;
 END $$;
 
+-- Write what became of messages, or of their attempts; one row per place and time. Arrays shorter than the places are filled up with NULL.
+CREATE FUNCTION qo.write_outcomes(p_lanes bigint[], p_offsets bigint[], p_states text[], p_attempts integer[], p_reasons text[], p_errors text[],
+                                  p_results bytea[], p_owners text[], p_started timestamptz[], p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO qo.outcomes AS o (lane_id, "offset", finished_at, state, attempt, reason, error, result, owner, started_at)
+    SELECT f.lane, f."offset", p_now, coalesce(f.state, 'succeeded'), f.attempt, f.reason, f.error, f.result, f.owner, f.started
+    FROM unnest(p_lanes, p_offsets, p_states, p_attempts, p_reasons, p_errors, p_results, p_owners, p_started)
+        AS f (lane, "offset", state, attempt, reason, error, result, owner, started)
+    ON CONFLICT (lane_id, "offset", finished_at) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
+        reason = excluded.reason, error = excluded.error, result = excluded.result, owner = excluded.owner,
+        started_at = excluded.started_at;
+END $$;
+
 -- Keep why an attempt failed that was not the last.
 CREATE FUNCTION qo.note_failure(q qo.queues, e qo.leases, p_offset bigint, p_attempts integer, p_error text, p_now timestamptz)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF p_error <> '' AND e.group_id = q.default_group_id AND q.rules ->> 'history' <> 'none' THEN
-        INSERT INTO qo.outcomes (lane_id, "offset", finished_at, state, attempt, error, owner, started_at)
-        VALUES (e.lane_id, p_offset, p_now, 'queued', p_attempts, p_error, e.owner, (e.started ->> p_offset::text)::timestamptz)
-        ON CONFLICT (lane_id, "offset", finished_at) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
-            error = excluded.error, owner = excluded.owner, started_at = excluded.started_at;
+        PERFORM qo.write_outcomes(ARRAY[e.lane_id], ARRAY[p_offset], ARRAY['queued'], ARRAY[p_attempts], '{}', ARRAY[p_error], '{}', ARRAY[e.owner],
+                                  ARRAY[(e.started ->> p_offset::text)::timestamptz], p_now);
     END IF;
     PERFORM qo.note_event(q, e.group_id, e.lane_id, p_offset, 'queued', format('attempt %s failed', p_attempts), p_now);
 END $$;
@@ -35,18 +46,12 @@ CREATE FUNCTION qo.finish(q qo.queues, p_group bigint, p_lane bigint, p_offsets 
                           p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_history text := q.rules ->> 'history';
-    v_ids uuid[];
+    v_count integer := cardinality(p_offsets);
 BEGIN
-    IF cardinality(p_offsets) = 0 THEN RETURN; END IF;
-    IF p_group <> q.default_group_id THEN RETURN; END IF;
+    IF v_count = 0 OR p_group <> q.default_group_id THEN RETURN; END IF;
     IF v_history <> 'none' THEN
-        INSERT INTO qo.outcomes AS o (lane_id, "offset", finished_at, state, attempt, reason, error, result, owner, started_at)
-        SELECT p_lane, f."offset", p_now, f.state, f.attempt, f.reason, f.error, f.result, p_owner, f.started
-        FROM unnest(p_offsets, p_states, p_attempts, p_reasons, p_errors, p_results, p_started)
-            AS f ("offset", state, attempt, reason, error, result, started)
-        ON CONFLICT (lane_id, "offset", finished_at) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
-            reason = excluded.reason, error = excluded.error, result = excluded.result, owner = excluded.owner,
-            started_at = excluded.started_at;
+        PERFORM qo.write_outcomes(array_fill(p_lane, ARRAY[v_count]), p_offsets, p_states, p_attempts, p_reasons, p_errors, p_results,
+                                  array_fill(p_owner, ARRAY[v_count]), p_started, p_now);
     END IF;
     IF v_history = 'full' THEN
         INSERT INTO qo.events (message_id, at, state, detail)
@@ -54,14 +59,22 @@ BEGIN
         FROM unnest(p_offsets, p_states, p_reasons, p_errors) AS f ("offset", state, reason, error)
         CROSS JOIN LATERAL (SELECT * FROM qo.messages x WHERE x.lane_id = p_lane AND x."offset" = f."offset" LIMIT 1) m ORDER BY m."offset";
     END IF;
-    IF EXISTS (SELECT FROM qo.watched) THEN
-        WITH gone AS (
-            DELETE FROM qo.watched w WHERE w.message_id IN (
-                SELECT (SELECT m.id FROM qo.messages m WHERE m.lane_id = p_lane AND m."offset" = o) FROM unnest(p_offsets) o) RETURNING w.message_id
-        )
-        SELECT array_agg(message_id) INTO v_ids FROM gone;
-        PERFORM qo.tell_finished(v_ids);
-    END IF;
+    PERFORM qo.tell_watchers(array_fill(p_lane, ARRAY[v_count]), p_offsets);
+END $$;
+
+-- Tell those who await messages that have ended.
+CREATE FUNCTION qo.tell_watchers(p_lanes bigint[], p_offsets bigint[]) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    v_ids uuid[];
+BEGIN
+    IF NOT EXISTS (SELECT FROM qo.watched) THEN RETURN; END IF;
+    WITH gone AS (
+        DELETE FROM qo.watched w WHERE w.message_id IN (
+            SELECT (SELECT m.id FROM qo.messages m WHERE m.lane_id = i.lane AND m."offset" = i."offset")
+            FROM unnest(p_lanes, p_offsets) AS i (lane, "offset")) RETURNING w.message_id
+    )
+    SELECT array_agg(message_id) INTO v_ids FROM gone;
+    PERFORM qo.tell_finished(v_ids);
 END $$;
 
 -- Name finished messages to whoever awaits them, a few to a notification.

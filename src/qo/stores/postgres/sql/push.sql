@@ -9,11 +9,21 @@ CREATE FUNCTION qo.place_of(p_id uuid, OUT lane_id bigint, OUT "offset" bigint, 
 DECLARE
     r qo.id_runs;
 BEGIN
+    SELECT m.lane_id, m."offset", m.group_id INTO lane_id, "offset", group_id FROM qo.messages m WHERE m.id = p_id AND m.alone;
+    IF FOUND THEN RETURN; END IF;
     SELECT * INTO r FROM qo.id_runs i WHERE i.first <= p_id ORDER BY i.first DESC LIMIT 1;
     IF FOUND AND p_id <= r.last THEN
         SELECT m.lane_id, m."offset", m.group_id INTO lane_id, "offset", group_id FROM qo.messages m
         WHERE m.lane_id = r.lane_id AND m."offset" = r."offset" + qo.id_number(p_id) - qo.id_number(r.first) AND m.id = p_id;
     END IF;
+END $$;
+
+-- Whether an id of one of these spans is that of a message, or was that of one of a run.
+CREATE FUNCTION qo.knows_ids(p_firsts uuid[], p_lasts uuid[]) RETURNS boolean LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM unnest(p_firsts, p_lasts) AS s (first, last)
+                   WHERE EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= s.last ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= s.first)
+                   OR EXISTS (SELECT FROM qo.messages m WHERE m.alone AND m.id >= s.first AND m.id <= s.last));
 END $$;
 
 -- Whether a message is completed, dead, canceled or removed, for the default group. A lease that has run out must be
@@ -49,23 +59,41 @@ BEGIN
         AND (qo.tail_of(k.lane_id)).tail - k.position >= {window_full} ORDER BY k.id FOR UPDATE SKIP LOCKED));
 END $$;
 
--- Wake the idle cursors of lanes that have grown and that the caller has locked, or have them wait for the end of their queue's window.
--- Answers whether there were any. A cursor becomes idle under its lane's lock alone, so that all that are idle are ours.
+-- Wake the idle cursors of lanes that have grown and that the caller has locked, or have them wait for the end of their queue's window;
+-- of lanes that are new, make the cursors. Answers whether there were any. A cursor becomes idle under its lane's lock alone, so that all
+-- that are idle are ours. Lane by lane, by an index on lanes: looking for each lane among all cursors would take the square of their number.
 CREATE FUNCTION qo.wake(p_lanes bigint[], p_kinds text[], p_priorities integer[], p_entered timestamptz[], p_expires timestamptz[],
                         p_group bigint) RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_new boolean;
+    v_idle boolean;
 BEGIN
-    PERFORM FROM qo.cursors WHERE lane_id = ANY (p_lanes) AND state = 'idle' AND (p_group IS NULL OR group_id = p_group) ORDER BY id FOR UPDATE;
-    IF NOT FOUND THEN RETURN false; END IF;
-    UPDATE qo.cursors c SET head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered,
-        state = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < {window_full} THEN 'blocked' ELSE 'ready' END,
-        due_at = CASE WHEN c.hold > 0 AND (qo.tail_of(c.lane_id)).tail - c.position < {window_full} THEN h.entered + make_interval(secs => c.hold)
-                      WHEN c.keyed THEN h.expires END
-    FROM unnest(p_lanes, p_kinds, p_priorities, p_entered, p_expires) AS h (lane, kind, priority, entered, expires)
-    -- Lane by lane, by an index on lanes: looking for each lane among all cursors would take the square of their number.
-    CROSS JOIN LATERAL (SELECT k.id FROM qo.cursors k WHERE k.lane_id = h.lane AND k.state = 'idle'
-                        AND (p_group IS NULL OR k.group_id = p_group) OFFSET 0) i
-    WHERE c.id = i.id;
-    RETURN true;
+    SELECT bool_or(c.idle IS NULL), bool_or(c.idle) INTO v_new, v_idle FROM unnest(p_lanes) lane
+    CROSS JOIN LATERAL (SELECT bool_or(k.state = 'idle' AND (p_group IS NULL OR k.group_id = p_group)) AS idle FROM qo.cursors k WHERE k.lane_id = lane) c;
+    IF v_idle THEN
+        PERFORM FROM qo.cursors WHERE lane_id = ANY (p_lanes) AND state = 'idle' AND (p_group IS NULL OR group_id = p_group) ORDER BY id FOR UPDATE;
+        UPDATE qo.cursors c SET head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered,
+            state = CASE WHEN qo.is_filling(c.hold, c.lane_id, c.position) THEN 'blocked' ELSE 'ready' END,
+            due_at = CASE WHEN qo.is_filling(c.hold, c.lane_id, c.position) THEN h.entered + make_interval(secs => c.hold)
+                          WHEN c.keyed THEN h.expires END
+        FROM unnest(p_lanes, p_kinds, p_priorities, p_entered, p_expires) AS h (lane, kind, priority, entered, expires)
+        CROSS JOIN LATERAL (SELECT k.id FROM qo.cursors k WHERE k.lane_id = h.lane AND k.state = 'idle'
+                            AND (p_group IS NULL OR k.group_id = p_group) OFFSET 0) i
+        WHERE c.id = i.id;
+    END IF;
+    IF v_new THEN
+        INSERT INTO qo.cursors (lane_id, group_id, keyed, position, hold, head_kind, head_priority, head_entered_at, state, due_at)
+        SELECT l.id, g.id, l.keyed, 0, l.hold, h.kind, h.priority, h.entered,
+               CASE WHEN g.id <> p_group THEN 'idle' WHEN qo.is_filling(l.hold, l.id, 0) THEN 'blocked' ELSE 'ready' END,
+               CASE WHEN g.id <> p_group THEN NULL WHEN qo.is_filling(l.hold, l.id, 0) THEN h.entered + make_interval(secs => l.hold)
+                    WHEN l.keyed THEN h.expires END
+        FROM unnest(p_lanes, p_kinds, p_priorities, p_entered, p_expires) AS h (lane, kind, priority, entered, expires)
+        CROSS JOIN LATERAL (SELECT x.id, x.queue_id, x.key IS NOT NULL AS keyed, CASE WHEN x.key IS NULL THEN 0 ELSE (q.rules ->> 'window')::double precision END AS hold
+                            FROM qo.lanes x JOIN qo.queues q ON q.id = x.queue_id WHERE x.id = h.lane LIMIT 1) l
+        JOIN qo.groups g ON g.queue_id = l.queue_id
+        WHERE NOT EXISTS (SELECT FROM qo.cursors k WHERE k.lane_id = h.lane) ORDER BY l.id, g.id;
+    END IF;
+    RETURN v_new OR coalesce(v_idle, false);
 END $$;
 
 -- Where lanes, which the caller has locked, give out their next offset, and the time of entry there, in the order given.
@@ -76,16 +104,19 @@ CREATE FUNCTION qo.tails_of(p_lanes bigint[], p_now timestamptz, OUT tails bigin
 $$;
 
 -- Push messages that say nothing but their payload, and kind and priority in keyed lanes. A keyed lane's kind and priority
--- are those of its first message here.
--- Answers NULL if it was done; else why it must be said to `push_any`: a payload too large, due intake of a key, a known id.
+-- are those of its first message here. A column that is the same for all has one value; without lane numbers, each message has a lane
+-- of its own, or all the same. Spans are the ids, where they count up: of lane after lane in the order given, a run is a
+-- span of two or more in one lane.
+-- Answers NULL if it was done; else why it must be said to `push_any`: a payload too large, due intake of a key.
 CREATE FUNCTION qo.push_plain(p_queues text[], p_keys text[], p_kinds text[], p_priorities integer[],
                               p_lane_numbers integer[], p_ids uuid[], p_payloads bytea[], p_own_kinds text[],
-                              p_own_priorities integer[], p_run_lanes integer[], p_run_firsts uuid[], p_run_lasts uuid[],
-                              p_run_starts bigint[], p_now timestamptz) RETURNS text LANGUAGE plpgsql AS $$
+                              p_own_priorities integer[], p_alone boolean[], p_run_lanes integer[], p_run_firsts uuid[], p_run_lasts uuid[],
+                              p_run_starts bigint[], p_span_firsts uuid[], p_span_lasts uuid[], p_now timestamptz) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz;
-    v_count integer := cardinality(p_queues);
-    v_queues bigint[] := '{}';
+    v_count integer := cardinality(p_keys);
+    v_own integer := cardinality(p_ids);
+    v_queues bigint[];
     v_lanes bigint[];
     v_tails bigint[];
     v_entered timestamptz[];
@@ -94,7 +125,7 @@ DECLARE
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
-    FOR i IN 1..v_count LOOP
+    FOR i IN 1..cardinality(p_queues) LOOP
         IF q.name IS DISTINCT FROM p_queues[i] THEN
             q := qo.queue_to_use(p_queues[i], coalesce(p_now, clock_timestamp()));
             v_limit := least(v_limit, (q.rules ->> 'max_payload')::bigint);
@@ -102,6 +133,10 @@ BEGIN
         END IF;
         v_queues[i] := q.id;
     END LOOP;
+    p_queues := qo.filled(p_queues, v_count);
+    v_queues := qo.filled(v_queues, v_count);
+    p_kinds := qo.filled(p_kinds, v_count);
+    p_priorities := qo.filled(p_priorities, v_count);
     IF (v_count > 1 OR p_keys[1] IS NOT NULL) AND EXISTS (
             SELECT FROM unnest(p_queues, p_keys) AS u (queue, key) WHERE EXISTS (
                 SELECT FROM qo.intake i WHERE i.queue = u.queue AND i.key = u.key AND i.key IS NOT NULL AND i.canceled_at IS NULL
@@ -112,27 +147,27 @@ BEGIN
     v_lanes := qo.lanes_to_use(v_queues, p_keys, p_kinds, p_priorities);
     PERFORM qo.lock_by_id(v_lanes);
     v_now := coalesce(p_now, clock_timestamp());
+    IF qo.knows_ids(p_span_firsts, p_span_lasts) THEN RAISE unique_violation USING MESSAGE = 'qo: known id'; END IF;
     SELECT x.tails, x.entered INTO v_tails, v_entered FROM qo.tails_of(v_lanes, v_now) x;
-    -- Sorted, so that all are looked for before one is written: each would read past what was written for those before it.
     INSERT INTO qo.id_runs (first, last, lane_id, "offset")
     SELECT r.first, r.last, v_lanes[r.lane], v_tails[r.lane] + r.start
-    FROM unnest(p_run_lanes, p_run_firsts, p_run_lasts, p_run_starts) AS r (lane, first, last, start)
-    WHERE NOT EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= r.last ORDER BY i.first DESC LIMIT 1) b
-                      WHERE b.last >= r.first)
-    ORDER BY r.first
-    ON CONFLICT DO NOTHING;
-    GET DIAGNOSTICS v_limit = ROW_COUNT;
-    IF v_limit < cardinality(p_run_firsts) THEN RAISE unique_violation USING MESSAGE = 'qo: known id'; END IF;
+    FROM unnest(p_run_lanes, p_run_firsts, p_run_lasts, p_run_starts) AS r (lane, first, last, start);
     IF v_count = 1 THEN
-        INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, created_at, entered_at)
-        SELECT v_lanes[1], v_tails[1] + m.number - 1, m.id, m.kind, m.priority, m.payload, v_now, v_entered[1]
-        FROM unnest(p_ids, p_own_kinds, p_own_priorities, p_payloads) WITH ORDINALITY AS m (id, kind, priority, payload, number);
+        INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, created_at, entered_at, alone)
+        SELECT v_lanes[1], v_tails[1] + m.number - 1, m.id, m.kind, m.priority, m.payload, v_now, v_entered[1], coalesce(m.alone, false)
+        FROM unnest(p_ids, qo.filled(p_own_kinds, v_own), qo.filled(p_own_priorities, v_own), p_payloads, qo.filled(p_alone, v_own)) WITH ORDINALITY
+            AS m (id, kind, priority, payload, alone, number);
+    ELSIF v_count = v_own THEN
+        INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, created_at, entered_at, alone)
+        SELECT m.lane, m.tail, m.id, m.kind, m.priority, m.payload, v_now, m.entered, true
+        FROM unnest(v_lanes, v_tails, v_entered, p_ids, qo.filled(p_own_kinds, v_own), qo.filled(p_own_priorities, v_own), p_payloads)
+            AS m (lane, tail, entered, id, kind, priority, payload);
     ELSE
-        INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, created_at, entered_at)
+        INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, created_at, entered_at, alone)
         SELECT v_lanes[m.lane], v_tails[m.lane] + row_number() OVER (PARTITION BY m.lane ORDER BY m.number) - 1,
-               m.id, m.kind, m.priority, m.payload, v_now, v_entered[m.lane]
-        FROM unnest(p_lane_numbers, p_ids, p_own_kinds, p_own_priorities, p_payloads) WITH ORDINALITY
-            AS m (lane, id, kind, priority, payload, number);
+               m.id, m.kind, m.priority, m.payload, v_now, v_entered[m.lane], coalesce(m.alone, false)
+        FROM unnest(p_lane_numbers, p_ids, qo.filled(p_own_kinds, v_own), qo.filled(p_own_priorities, v_own), p_payloads, qo.filled(p_alone, v_own))
+            WITH ORDINALITY AS m (lane, id, kind, priority, payload, alone, number);
     END IF;
     IF qo.wake(v_lanes, p_kinds, p_priorities, v_entered, '{}', NULL) THEN
         PERFORM qo.hint(ARRAY(SELECT DISTINCT unnest(p_queues)));
@@ -154,18 +189,16 @@ BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
     SELECT l.id INTO v_lane FROM qo.queues q JOIN qo.lanes l ON l.queue_id = q.id AND l.kind = p_kind AND l.priority = p_priority AND l.key IS NULL
-    WHERE q.name = p_queue AND octet_length(p_payload) <= (q.rules ->> 'max_payload')::bigint AND q.rules ->> 'adorned' = 'false';
-    IF NOT FOUND OR EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= p_id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= p_id) THEN
-        RETURN false;
-    END IF;
+    WHERE q.name = p_queue AND octet_length(p_payload) <= (q.rules ->> 'max_payload')::bigint AND q.rules ->> 'adorned' = 'false'
+      AND EXISTS (SELECT FROM qo.cursors c WHERE c.lane_id = l.id);    -- or it never had a message
+    IF NOT FOUND OR qo.knows_ids(ARRAY[p_id], ARRAY[p_id]) THEN RETURN false; END IF;
     PERFORM FROM qo.lanes WHERE id = v_lane FOR UPDATE;
     IF NOT FOUND THEN RETURN false; END IF;
     v_now := coalesce(p_now, clock_timestamp());
     SELECT greatest(l.floor, t."offset" + 1), greatest(v_now, l.floor_entered_at, t.entered_at) INTO v_tail, v_entered FROM qo.lanes l
     LEFT JOIN LATERAL (SELECT m."offset", m.entered_at FROM qo.messages m WHERE m.lane_id = v_lane ORDER BY m."offset" DESC LIMIT 1) t ON true
     WHERE l.id = v_lane;
-    INSERT INTO qo.id_runs (first, last, lane_id, "offset") VALUES (p_id, p_id, v_lane, v_tail);
-    INSERT INTO qo.messages (lane_id, "offset", id, payload, created_at, entered_at) VALUES (v_lane, v_tail, p_id, p_payload, v_now, v_entered);
+    INSERT INTO qo.messages (lane_id, "offset", id, payload, created_at, entered_at, alone) VALUES (v_lane, v_tail, p_id, p_payload, v_now, v_entered, true);
     UPDATE qo.cursors SET state = 'ready' WHERE id = ANY (ARRAY(
         SELECT id FROM qo.cursors WHERE lane_id = v_lane AND state = 'idle' ORDER BY id FOR UPDATE));
     IF FOUND THEN PERFORM pg_notify('qo', json_build_array(p_queue)::text); END IF;
@@ -188,6 +221,8 @@ DECLARE
     v_entered timestamptz[];
     v_places bigint[];          -- of each message
     v_numbers integer[];        -- of each message its lane's, among the distinct
+    v_runs integer[];           -- of each message its run's, in its lane: ids that count up by one from place to place, and no other between them
+    v_alone boolean[];          -- whether it is all of its run
 BEGIN
     IF cardinality(p_lanes) = 1 THEN
         v_distinct := p_lanes; v_kinds := p_kinds; v_priorities := p_priorities; v_expires := p_expires;
@@ -198,27 +233,25 @@ BEGIN
                   AS u (lane, kind, priority, expires, n) ORDER BY u.lane, u.n) m;
     END IF;
     SELECT x.tails, x.entered INTO v_tails, v_entered FROM qo.tails_of(v_distinct, p_now) x;
-    SELECT array_agg(v_tails[m.d] + m.o - 1 ORDER BY m.n), array_agg(m.d ORDER BY m.n) INTO v_places, v_numbers
-    FROM (SELECT u.n, (dense_rank() OVER (ORDER BY u.lane))::integer AS d, row_number() OVER (PARTITION BY u.lane ORDER BY u.n) AS o
-          FROM unnest(p_lanes) WITH ORDINALITY AS u (lane, n)) m;
-    IF EXISTS (SELECT FROM unnest(p_ids) u (id) WHERE EXISTS (
-            SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= u.id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= u.id)
-            AND (qo.place_of(u.id)).lane_id IS NOT NULL) THEN
+    SELECT array_agg(v_tails[r.d] + r.o - 1 ORDER BY r.n), array_agg(r.d ORDER BY r.n), array_agg(r.run ORDER BY r.n), array_agg(r.alone ORDER BY r.n)
+    INTO v_places, v_numbers, v_runs, v_alone
+    FROM (SELECT y.*, count(*) OVER (PARTITION BY y.lane, y.run) = 1 AS alone
+          FROM (SELECT x.*, (count(*) FILTER (WHERE x.begins) OVER (PARTITION BY x.lane ORDER BY x.n))::integer AS run
+                FROM (SELECT u.lane, u.n, (dense_rank() OVER (ORDER BY u.lane))::integer AS d, row_number() OVER w AS o,
+                             (qo.id_number(u.id) - lag(qo.id_number(u.id)) OVER w) IS DISTINCT FROM 1
+                                 OR left(u.id::text, 24) IS DISTINCT FROM lag(left(u.id::text, 24)) OVER w AS begins
+                      FROM unnest(p_lanes, p_ids) WITH ORDINALITY AS u (lane, id, n) WINDOW w AS (PARTITION BY u.lane ORDER BY u.n)) x) y) r;
+    IF qo.knows_ids(p_ids, p_ids) AND EXISTS (SELECT FROM unnest(p_ids) id WHERE (qo.place_of(id)).lane_id IS NOT NULL) THEN
         RAISE unique_violation USING MESSAGE = 'qo: known id';
     END IF;
-    -- A run for ids that count up by one from place to place of a lane, so that no other id lies between those of a run.
     INSERT INTO qo.id_runs (first, last, lane_id, "offset")
-    SELECT (array_agg(r.id ORDER BY r.place))[1], (array_agg(r.id ORDER BY r.place DESC))[1], r.lane, min(r.place)
-    FROM (SELECT x.*, count(*) FILTER (WHERE x.begins) OVER (PARTITION BY x.lane ORDER BY x.place) AS run
-          FROM (SELECT u.lane, u.place, u.id, (qo.id_number(u.id) - lag(qo.id_number(u.id)) OVER w) IS DISTINCT FROM 1
-                       OR left(u.id::text, 24) IS DISTINCT FROM lag(left(u.id::text, 24)) OVER w AS begins
-                FROM unnest(p_lanes, v_places, p_ids) AS u (lane, place, id) WINDOW w AS (PARTITION BY u.lane ORDER BY u.place)) x) r
-    GROUP BY r.lane, r.run ORDER BY 1;
-    INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, headers, created_at, due_at, entered_at, expires_at, group_id, retry_of)
+    SELECT (array_agg(u.id ORDER BY u.place))[1], (array_agg(u.id ORDER BY u.place DESC))[1], u.lane, min(u.place)
+    FROM unnest(p_lanes, v_places, p_ids, v_runs, v_alone) AS u (lane, place, id, run, alone) WHERE NOT u.alone GROUP BY u.lane, u.run ORDER BY 1;
+    INSERT INTO qo.messages (lane_id, "offset", id, kind, priority, payload, headers, created_at, due_at, entered_at, expires_at, group_id, retry_of, alone)
     SELECT m.lane, m.place, m.id, CASE WHEN m.keyed THEN m.kind END, CASE WHEN m.keyed THEN m.priority END, m.payload, m.headers,
-           m.created, m.due, v_entered[m.d], m.expires, p_group, m.retry_of
-    FROM unnest(p_lanes, v_places, v_numbers, p_keyed, p_ids, p_kinds, p_priorities, p_payloads, p_headers, p_created, p_dues, p_expires, p_retries_of)
-        AS m (lane, place, d, keyed, id, kind, priority, payload, headers, created, due, expires, retry_of);
+           m.created, m.due, v_entered[m.d], m.expires, p_group, m.retry_of, m.alone
+    FROM unnest(p_lanes, v_places, v_numbers, p_keyed, p_ids, p_kinds, p_priorities, p_payloads, p_headers, p_created, p_dues, p_expires, p_retries_of, v_alone)
+        AS m (lane, place, d, keyed, id, kind, priority, payload, headers, created, due, expires, retry_of, alone);
     IF p_group IS NOT NULL THEN
         INSERT INTO qo.addressed (lane_id, "offset", group_id) SELECT lane, place, p_group FROM unnest(p_lanes, v_places) AS u (lane, place);
     END IF;
@@ -430,8 +463,9 @@ BEGIN
     v_known := array_fill(NULL::boolean, ARRAY[v_count]);
     -- Without `p_look`, one that is in a lane is met where it is written; but not if it is delayed now.
     FOR x IN SELECT m.* FROM unnest(p_ids, p_queues, p_keys, p_payloads, v_dues) WITH ORDINALITY AS m (id, queue, key, payload, due, n)
-             WHERE EXISTS (SELECT FROM qo.intake i WHERE i.id = m.id) OR ((p_look OR m.due > v_now) AND EXISTS (
-                 SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= m.id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= m.id)) LOOP
+             WHERE EXISTS (SELECT FROM qo.intake i WHERE i.id = m.id) OR ((p_look OR m.due > v_now) AND (
+                 EXISTS (SELECT FROM qo.messages k WHERE k.id = m.id AND k.alone)
+                 OR EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= m.id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= m.id))) LOOP
         v_known[x.n] := qo.is_repeat(x.id, x.queue, x.key, x.payload);
     END LOOP;
     v_firsts := array_fill(NULL::uuid, ARRAY[v_count]);

@@ -15,9 +15,10 @@ CREATE TYPE qo.report AS (
 );
 CREATE TYPE qo.taken AS (number integer, answer text, verdict text, ended boolean);
 
--- The verdict that a token's lease gave a message before.
+-- The verdict that a token's lease gave a message before. A keyed lane's lease that ended with the completion of all says so itself.
 CREATE FUNCTION qo.first_verdict(p_token text, p_lane bigint, p_offset bigint) RETURNS text LANGUAGE sql STABLE
-RETURN (SELECT verdict FROM qo.settlements WHERE token = p_token AND lane_id = p_lane AND offsets @> p_offset LIMIT 1);
+RETURN coalesce((SELECT verdict FROM qo.settlements WHERE token = p_token AND lane_id = p_lane AND offsets @> p_offset LIMIT 1),
+                (SELECT 'completed' FROM qo.leases WHERE token = p_token AND lane_id = p_lane AND epoch IS NULL AND settled @> p_offset));
 
 -- How an item about a message that the lease does not hold unsettled is answered.
 CREATE FUNCTION qo.answer_late(e qo.leases, p_offset bigint, OUT answer text, OUT verdict text) LANGUAGE plpgsql STABLE AS $$
@@ -362,29 +363,35 @@ BEGIN
     END IF;
 END $$;
 
--- The common case of `settle`: all is completed, and has no result, as ranges by lease; of a keyed lane its whole run. When
--- each message was started may be said, in microseconds from `p_base`: lists of offsets and of these, by lease. Signal 'items': it is not that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
-CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_offsets text[], p_starts text[],
-                               p_base timestamptz, p_wants jsonb, p_plain qo.short_claims, p_now timestamptz)
+-- The common case of `settle`: all is completed, as ranges by lease; of a keyed lane its whole run. The messages follow, each with the number of
+-- its lease, when it was started (in microseconds from `p_base`) and its result; lists of what none has are empty, and a list of what all have in common is of one. Signal 'items': it is not
+-- that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
+CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_numbers integer[], p_offsets bigint[], p_began bigint[],
+                               p_results bytea[], p_base timestamptz, p_wants jsonb, p_plain qo.short_claims, p_now timestamptz)
 RETURNS SETOF qo.claim_row LANGUAGE plpgsql AS $$
 DECLARE
     v_now timestamptz := coalesce(p_now, clock_timestamp());
     r record;
-    e record;
     v_answer qo.claim_row;
     v_groups bigint[];
     v_open bigint[] := '{}';
-    v_count integer := 0;
-    v_fragile boolean := false;
-    v_awaited bigint[] := '{}';     -- which are the default group's, whose outcomes somebody may await
-    v_cursors bigint[] := '{}';     -- of keyed lanes, and where they then stand
-    v_positions bigint[] := '{}';
-    v_ended boolean[] := '{}';      -- by lease, as the following
+    v_count integer;
+    v_fragile boolean;
+    v_tokens text[] := qo.filled(p_tokens, cardinality(p_lanes));
+    v_skips boolean := EXISTS (SELECT FROM qo.skips);
+    v_cursors bigint[];         -- of keyed lanes, with these and their groups, and where they then stand
+    v_lanes bigint[];
+    v_in_groups bigint[];
+    v_positions bigint[];
+    v_keyed boolean[];          -- by lease, as the following
+    v_ended boolean[];
     v_recorded boolean[];
+    v_awaited boolean[];        -- whether it is the default group's, whose outcomes somebody may await
     v_attempts integer[];
-    v_owners text[];
-    v_started jsonb[];
     v_froms bigint[];
+    v_owners text[];
+    v_owner text;               -- of all, if `v_owners` are not needed
+    v_started jsonb[];          -- if any was said to have started before
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
@@ -401,62 +408,57 @@ BEGIN
     END IF;
     PERFORM FROM qo.cursors WHERE id = ANY (v_open || ARRAY(
         SELECT (SELECT x.cursor_id FROM qo.leases x WHERE x.token = i.token AND x.lane_id = i.lane)
-        FROM unnest(p_tokens, p_lanes) AS i (token, lane))) ORDER BY id FOR UPDATE;
-    PERFORM qo.lock_leases(p_tokens, p_lanes);
+        FROM unnest(v_tokens, p_lanes) AS i (token, lane))) ORDER BY id FOR UPDATE;
+    PERFORM qo.lock_leases(v_tokens, p_lanes);
     v_now := coalesce(p_now, clock_timestamp());
-    FOR e IN
-        SELECT i.n, x.cursor_id, x.from_offset, x.to_offset, x.owner, x.started, x.fragile, c.keyed, c.attempts,
-               x.group_id = q.default_group_id AND q.history <> 'none' AS recorded, x.group_id = q.default_group_id AS awaited,
+    SELECT count(*), bool_or(e.over AND e.fragile IS NOT NULL), array_agg(e.cursor_id) FILTER (WHERE e.keyed), array_agg(e.lane_id) FILTER (WHERE e.keyed),
+           array_agg(e.group_id) FILTER (WHERE e.keyed), array_agg(e.to_offset) FILTER (WHERE e.keyed), array_agg(e.keyed ORDER BY e.n),
+           array_agg(e.over ORDER BY e.n), array_agg(e.awaited AND e.history <> 'none' ORDER BY e.n), array_agg(e.awaited ORDER BY e.n),
+           array_agg(CASE WHEN e.keyed THEN e.attempts ELSE 0 END ORDER BY e.n), array_agg(e.from_offset ORDER BY e.n),
+           CASE WHEN count(DISTINCT coalesce(e.owner, '')) > 1 THEN array_agg(e.owner ORDER BY e.n) END, min(e.owner),
+           CASE WHEN count(e.started) > 0 THEN array_agg(e.started ORDER BY e.n) END
+    INTO v_count, v_fragile, v_cursors, v_lanes, v_in_groups, v_positions, v_keyed, v_ended, v_recorded, v_awaited, v_attempts, v_froms, v_owners, v_owner,
+         v_started
+    FROM (
+        SELECT i.n, x.cursor_id, x.lane_id, x.group_id, x.from_offset, x.to_offset, x.owner, x.started, x.fragile, c.keyed, c.attempts, q.history,
+               x.group_id = q.default_group_id AS awaited,
                x.settled + i.done @> int8range(x.from_offset, x.to_offset) AND NOT (cardinality(x.retried) > 0
                    AND EXISTS (SELECT FROM qo.retries t WHERE t.cursor_id = x.cursor_id AND t.token = x.token)) AS over
-        FROM unnest(p_tokens, p_lanes, p_done) WITH ORDINALITY AS i (token, lane, done, n)
+        FROM unnest(v_tokens, p_lanes, p_done) WITH ORDINALITY AS i (token, lane, done, n)
         CROSS JOIN LATERAL (SELECT * FROM qo.leases y WHERE y.token = i.token AND y.lane_id = i.lane LIMIT 1) x
         CROSS JOIN LATERAL (SELECT y.keyed, y.attempts, y.hold FROM qo.cursors y WHERE y.id = x.cursor_id LIMIT 1) c
         CROSS JOIN LATERAL (SELECT y.default_group_id, y.rules ->> 'history' AS history FROM qo.queues y
                             WHERE y.id = (SELECT l.queue_id FROM qo.lanes l WHERE l.id = x.lane_id) LIMIT 1) q
         WHERE NOT x.at_delivery AND x.ended_at IS NULL AND x.expires_at > v_now AND i.done <@ int8range(x.from_offset, x.to_offset)
           AND NOT i.done && x.settled AND (q.history <> 'full' OR x.group_id <> q.default_group_id)
-          AND (NOT c.keyed OR (c.hold = 0 AND i.done = int8multirange(int8range(x.from_offset, x.to_offset)) AND NOT EXISTS (
-              SELECT FROM qo.skips k WHERE k.cursor_id = x.cursor_id AND k."offset" >= x.from_offset AND k."offset" < x.to_offset)))
-    LOOP
-        v_count := v_count + 1;
-        v_ended[e.n] := e.over;
-        v_recorded[e.n] := e.recorded;
-        v_attempts[e.n] := CASE WHEN e.keyed THEN e.attempts ELSE 0 END;
-        v_owners[e.n] := e.owner;
-        v_started[e.n] := e.started;
-        v_froms[e.n] := e.from_offset;
-        v_fragile := v_fragile OR (e.over AND e.fragile IS NOT NULL);
-        IF e.awaited THEN v_awaited := v_awaited || e.n; END IF;
-        IF e.keyed THEN
-            v_cursors := v_cursors || e.cursor_id;
-            v_positions := v_positions || e.to_offset;
-        END IF;
-    END LOOP;
-    IF v_count < cardinality(p_tokens) THEN
+          AND (NOT c.keyed OR (c.hold = 0 AND i.done = int8multirange(int8range(x.from_offset, x.to_offset)) AND NOT (v_skips AND EXISTS (
+              SELECT FROM qo.skips k WHERE k.cursor_id = x.cursor_id AND k."offset" >= x.from_offset AND k."offset" < x.to_offset))))
+    ) e;
+    IF v_count < cardinality(v_tokens) THEN
         v_answer.signal := 'items';
         RETURN NEXT v_answer;
         RETURN;
     END IF;
     IF true = ANY (v_recorded) THEN
-        INSERT INTO qo.outcomes (lane_id, "offset", finished_at, state, attempt, owner, started_at)
-        SELECT i.lane, o.o, v_now, 'succeeded', CASE WHEN o.o = i.head THEN i.attempts + 1 ELSE 1 END, i.owner,
-               coalesce(p_base + o.began * interval '1 microsecond', (i.started ->> o.o::text)::timestamptz)
-        FROM unnest(p_lanes, p_offsets, p_starts, v_recorded, v_attempts, v_owners, v_started, v_froms)
-            AS i (lane, offsets, starts, recorded, attempts, owner, started, head)
-        CROSS JOIN LATERAL unnest(i.offsets::bigint[], i.starts::bigint[]) AS o (o, began) WHERE i.recorded
+        INSERT INTO qo.outcomes (lane_id, "offset", finished_at, state, attempt, result, owner, started_at)
+        SELECT p_lanes[i.n], i."offset", v_now, 'succeeded', CASE WHEN i."offset" = v_froms[i.n] THEN v_attempts[i.n] + 1 ELSE 1 END, i.result,
+               CASE WHEN v_owners IS NULL THEN v_owner ELSE v_owners[i.n] END,
+               coalesce(p_base + i.began * interval '1 microsecond',
+                        CASE WHEN v_started IS NOT NULL THEN (v_started[i.n] ->> i."offset"::text)::timestamptz END)
+        FROM unnest(p_numbers, p_offsets, p_began, p_results) AS i (n, "offset", began, result) WHERE v_recorded[i.n]
         ON CONFLICT (lane_id, "offset", finished_at) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
-            reason = NULL, error = NULL, result = NULL, owner = excluded.owner, started_at = excluded.started_at;
+            reason = NULL, error = NULL, result = excluded.result, owner = excluded.owner, started_at = excluded.started_at;
     END IF;
-    INSERT INTO qo.settlements (token, lane_id, verdict, offsets)
-    SELECT i.token, i.lane, 'completed', i.done FROM unnest(p_tokens, p_lanes, p_done) AS i (token, lane, done);
+    IF false = ANY (v_keyed) THEN
+        INSERT INTO qo.settlements (token, lane_id, verdict, offsets)
+        SELECT i.token, i.lane, 'completed', i.done FROM unnest(v_tokens, p_lanes, p_done, v_keyed) AS i (token, lane, done, keyed) WHERE NOT i.keyed;
+    END IF;
     UPDATE qo.leases x SET settled = x.settled + i.done, ended_at = CASE WHEN i.over THEN v_now END, fragile = CASE WHEN NOT i.over THEN x.fragile END
-    FROM unnest(p_tokens, p_lanes, p_done, v_ended) AS i (token, lane, done, over) WHERE x.token = i.token AND x.lane_id = i.lane;
-    IF cardinality(v_cursors) > 0 THEN PERFORM qo.rest_all(v_cursors, v_positions); END IF;
+    FROM unnest(v_tokens, p_lanes, p_done, v_ended) AS i (token, lane, done, over) WHERE x.token = i.token AND x.lane_id = i.lane;
+    IF v_cursors IS NOT NULL THEN PERFORM qo.rest_all(v_cursors, v_lanes, v_in_groups, v_positions); END IF;
     IF v_fragile THEN PERFORM qo.hint(NULL); END IF;
-    IF EXISTS (SELECT FROM qo.watched) THEN
-        PERFORM qo.tell_watchers(ARRAY(SELECT p_lanes[n] FROM unnest(v_awaited) n), ARRAY(SELECT p_done[n] FROM unnest(v_awaited) n));
-    END IF;
+    PERFORM qo.tell_watchers(array_agg(p_lanes[i.n]), array_agg(i."offset")) FROM unnest(p_numbers, p_offsets) AS i (n, "offset")
+    WHERE v_awaited[i.n] AND EXISTS (SELECT FROM qo.watched);
     PERFORM qo.to_tidy(p_lanes, v_now);
     v_answer.ended := v_ended;
     -- Behind a run there may be one whose time is over: that must go before lanes are ranked by their heads.
@@ -466,7 +468,7 @@ BEGIN
     RETURN NEXT v_answer;
     IF v_answer.signal IS NOT NULL THEN
         RETURN;
-    ELSIF v_groups IS NOT NULL AND cardinality(v_cursors) = 0 THEN
+    ELSIF v_groups IS NOT NULL AND v_cursors IS NULL THEN
         RETURN QUERY SELECT * FROM qo.claim_plain(p_wants, p_plain, v_groups, v_now);
     ELSIF v_groups IS NOT NULL THEN     -- keyed lanes have become ready
         r := qo.read_wants(p_wants, v_now, true);
@@ -483,56 +485,35 @@ BEGIN
     ORDER BY e.token, e.lane_id FOR UPDATE OF e;
 END $$;
 
--- Tell those who await completed messages.
-CREATE FUNCTION qo.tell_watchers(p_lanes bigint[], p_done int8multirange[]) RETURNS void LANGUAGE plpgsql AS $$
+-- Bring keyed cursors, which the caller has locked, to rest behind runs that were completed; as `rest` does, for many. Given are their lanes and
+-- groups, too.
+CREATE FUNCTION qo.rest_all(p_cursors bigint[], p_lanes bigint[], p_groups bigint[], p_positions bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_ids uuid[];
+    v_tails bigint[] := array_fill(NULL::bigint, ARRAY[cardinality(p_cursors)]);    -- of lanes that have nothing more, and are locked: idle is
+    v_dry record;                                                                   -- decided under that lock alone
+    v_changed bigint[];
 BEGIN
-    WITH gone AS (
-        DELETE FROM qo.watched w WHERE w.message_id IN (
-            SELECT (SELECT m.id FROM qo.messages m WHERE m.lane_id = i.lane AND m."offset" = o)
-            FROM unnest(p_lanes, p_done) AS i (lane, done) CROSS JOIN LATERAL unnest(i.done) part
-            CROSS JOIN LATERAL generate_series(lower(part), upper(part) - 1) o) RETURNING w.message_id
-    )
-    SELECT array_agg(message_id) INTO v_ids FROM gone;
-    PERFORM qo.tell_finished(v_ids);
-END $$;
-
--- Bring keyed cursors, which the caller has locked, to rest behind runs that were completed; as `rest` does, for many.
-CREATE FUNCTION qo.rest_all(p_cursors bigint[], p_positions bigint[]) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    v_rested bigint[];
-    v_dry bigint[];
-    v_lanes bigint[];
-    v_hint bigint[];
-    v_more bigint[];
-BEGIN
+    FOR v_dry IN SELECT p.n FROM unnest(p_cursors, p_lanes, p_groups, p_positions) WITH ORDINALITY AS p (id, lane, grp, position, n)
+            JOIN qo.lanes l ON l.id = p.lane WHERE NOT EXISTS (SELECT FROM qo.heads(p.id, p.lane, p.grp, p.position)) FOR UPDATE OF l SKIP LOCKED LOOP
+        v_tails[v_dry.n] := p_positions[v_dry.n];
+    END LOOP;
     WITH rested AS (
-        UPDATE qo.cursors k SET state = 'ready', position = h."offset", attempts = 0, losses = 0, head_kind = h.kind,
-            head_priority = h.priority, head_entered_at = h.entered_at, due_at = h.expires_at
-        FROM unnest(p_cursors, p_positions) AS p (id, position) CROSS JOIN LATERAL (SELECT * FROM qo.cursors x WHERE x.id = p.id LIMIT 1) c
-        CROSS JOIN LATERAL qo.heads(c.id, c.lane_id, c.group_id, p.position) h WHERE k.id = p.id
-        RETURNING k.id, CASE WHEN k.head_kind IS DISTINCT FROM c.head_kind THEN k.lane_id END AS hinted
+        UPDATE qo.cursors k SET state = CASE WHEN h.id IS NULL AND p.tail IS NOT NULL THEN 'idle' ELSE 'ready' END,
+            position = coalesce(h."offset", greatest(p.tail, (SELECT m."offset" + 1 FROM qo.messages m WHERE p.tail IS NOT NULL AND h.id IS NULL
+                                                              AND m.lane_id = p.lane ORDER BY m."offset" DESC LIMIT 1)), p.position),
+            attempts = 0, losses = 0, head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered_at, due_at = h.expires_at
+        FROM unnest(p_cursors, p_lanes, p_groups, p_positions, v_tails) AS p (id, lane, grp, position, tail)
+        LEFT JOIN LATERAL qo.heads(p.id, p.lane, p.grp, p.position) h ON true
+        JOIN LATERAL (SELECT x.head_kind FROM qo.cursors x WHERE x.id = p.id LIMIT 1) c ON true
+        WHERE k.id = p.id
+        RETURNING CASE WHEN k.state = 'ready' AND k.head_kind IS DISTINCT FROM c.head_kind THEN k.lane_id END AS changed
     )
-    SELECT array_agg(id), array_agg(hinted) FILTER (WHERE hinted IS NOT NULL) INTO v_rested, v_hint FROM rested;
-    IF cardinality(v_rested) IS DISTINCT FROM cardinality(p_cursors) THEN
-        v_dry := ARRAY(SELECT x FROM unnest(p_cursors) x EXCEPT SELECT unnest(v_rested));
-        -- Idle is decided under the lane's lock alone.
-        v_lanes := ARRAY(SELECT id FROM qo.lanes WHERE id = ANY (ARRAY(SELECT lane_id FROM qo.cursors WHERE id = ANY (v_dry)))
-                         ORDER BY id FOR UPDATE SKIP LOCKED);
-        WITH rested AS (
-            UPDATE qo.cursors k SET state = CASE WHEN h.id IS NULL AND c.lane_id = ANY (v_lanes) THEN 'idle' ELSE 'ready' END,
-                position = coalesce(h."offset", CASE WHEN c.lane_id = ANY (v_lanes) THEN (qo.tail_of(c.lane_id)).tail ELSE p.position END),
-                attempts = 0, losses = 0, head_kind = h.kind, head_priority = h.priority, head_entered_at = h.entered_at, due_at = h.expires_at
-            FROM unnest(p_cursors, p_positions) AS p (id, position) CROSS JOIN LATERAL (SELECT * FROM qo.cursors x WHERE x.id = p.id LIMIT 1) c
-            LEFT JOIN LATERAL qo.heads(c.id, c.lane_id, c.group_id, p.position) h ON true WHERE k.id = p.id AND k.id = ANY (v_dry)
-            RETURNING CASE WHEN k.state = 'ready' AND k.head_kind IS DISTINCT FROM c.head_kind THEN k.lane_id END AS hinted
-        )
-        SELECT array_agg(hinted) FILTER (WHERE hinted IS NOT NULL) INTO v_more FROM rested;
+    SELECT array_agg(changed) FILTER (WHERE changed IS NOT NULL) INTO v_changed FROM rested;
+    IF EXISTS (SELECT FROM qo.skips) THEN
+        DELETE FROM qo.skips s USING qo.cursors c WHERE c.id = ANY (p_cursors) AND s.cursor_id = c.id AND s."offset" < c.position;
     END IF;
-    DELETE FROM qo.skips s USING qo.cursors c WHERE c.id = ANY (p_cursors) AND s.cursor_id = c.id AND s."offset" < c.position;
-    IF v_hint IS NOT NULL OR v_more IS NOT NULL THEN
-        PERFORM qo.hint(ARRAY(SELECT DISTINCT q.name FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id WHERE l.id = ANY (v_hint || v_more)));
+    IF v_changed IS NOT NULL THEN
+        PERFORM qo.hint(ARRAY(SELECT DISTINCT q.name FROM qo.lanes l JOIN qo.queues q ON q.id = l.queue_id WHERE l.id = ANY (v_changed)));
     END IF;
 END $$;
 

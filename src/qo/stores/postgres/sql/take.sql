@@ -3,8 +3,8 @@
 -- A want as the functions use it: its sources are groups in queues that are not paused.
 CREATE TYPE qo.want AS (
     number integer,
-    token text,
-    sources bigint[],        -- ids of groups
+    tokens text[],          -- one; or those of many that want one message each
+    sources bigint[],       -- ids of groups
     queues bigint[],        -- of which queue each is
     kinds text[],
     key text,
@@ -18,8 +18,9 @@ CREATE TYPE qo.want AS (
     bytes bigint            -- how many more it may take: a lane gives no more, but one message at least, as long as some are left
 );
 
--- What a claim took, in the order in which it is delivered: of one lane, or the heads of many. Lists are as long as
--- `ids`; NULL stands for one that would say nothing.
+-- What a claim took, in the order in which it is delivered: of one lane, or runs of many. Lists are as long as
+-- `ids`; NULL stands for one that would say nothing, or the same of all: that is said once, above. Of a want with many tokens,
+-- each message is under the next token.
 CREATE TYPE qo.batch AS (
     lane_id bigint,
     queue text,
@@ -39,7 +40,10 @@ CREATE TYPE qo.batch AS (
     headers text[],
     dues timestamptz[],
     retries_of uuid[],
-    lanes bigint[],                 -- heads of many lanes: their places, and what goes with them
+    lanes bigint[],                 -- of runs of many lanes: where each is, its first offset, its length, attempts that its first message
+    firsts bigint[],                -- had before, and what else goes with it
+    counts integer[],
+    tried integer[],
     queues text[],
     keys text[],
     expiries timestamptz[],
@@ -65,40 +69,33 @@ BEGIN
     RETURN h;
 END $$;
 
--- The messages of a lane from a position on, up to so many and so many bytes, if they stand in a row, none among them is to be
+-- The messages of an open lane from a position on, up to so many and so many bytes, if they stand in a row, none among them is to be
 -- passed, and none has more to say than its payload. `last` is the end of the row; NULL if it is not that simple.
-CREATE FUNCTION qo.load_row(h qo.batch, c qo.cursors, p_kinds text[], p_position bigint, p_room integer, p_bytes bigint, p_now timestamptz,
-                            OUT got qo.batch, OUT last bigint) LANGUAGE plpgsql STABLE AS $$
+CREATE FUNCTION qo.load_row(h qo.batch, c qo.cursors, p_position bigint, p_room integer, p_bytes bigint, OUT got qo.batch, OUT last bigint)
+LANGUAGE plpgsql STABLE AS $$
 DECLARE
-    v_count integer;
     v_odd boolean;
     v_late boolean;
 BEGIN
     got := h;
-    SELECT max(t."offset"), count(*), array_agg(t.id), array_agg(t.payload), array_agg(t.created_at),
+    SELECT min(t."offset"), max(t."offset"), array_agg(t.id), array_agg(t.payload), array_agg(t.created_at), array_agg(t.entered_at),
            bool_or(t.entered_at <> t.created_at), bool_or(num_nonnulls(t.headers, t.due_at, t.expires_at, t.group_id, t.retry_of) > 0),
            max(t.size)
-    INTO last, v_count, got.ids, got.payloads, got.created, v_late, v_odd, got.bytes
+    INTO got.first, last, got.ids, got.payloads, got.created, got.entered, v_late, v_odd, got.bytes
     FROM (SELECT * FROM (SELECT x.*, sum(octet_length(x.payload)) OVER (ORDER BY x."offset" ROWS UNBOUNDED PRECEDING) AS size
                          FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= p_position ORDER BY x."offset" LIMIT p_room) y
           WHERE y.size <= p_bytes OR y.size = octet_length(y.payload)) t;
-    IF v_odd OR last IS NULL OR EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" > last - v_count AND s."offset" <= last) THEN
+    IF v_odd OR EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= got.first AND s."offset" <= last) THEN
         last := NULL;
-        RETURN;
-    END IF;
-    got.first := last - v_count + 1;
-    IF v_late OR c.keyed THEN
-        SELECT array_agg(t.entered_at), array_agg(t.kind), array_agg(t.priority) INTO got.entered, got.kinds, got.priorities
-        FROM (SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= got.first AND x."offset" <= load_row.last ORDER BY x."offset") t;
-        IF NOT c.keyed THEN got.kinds := NULL; got.priorities := NULL; END IF;
-        IF NOT got.kinds <@ p_kinds THEN last := NULL; END IF;
+    ELSIF NOT v_late THEN
+        got.entered := NULL;
     END IF;
 END $$;
 
--- Take what a lane has for a want. An open lane's cursor was locked by the caller; a keyed one's is locked here.
+-- Take what a lane has for a want, under one of its tokens. An open lane's cursor was locked by the caller; a keyed one's is locked here.
 -- How it went: 'taken'; 'nothing'; 'busy', others are at it; 'fragile', it must not be taken by this owner now. `finished`:
 -- messages were finished on the way.
-CREATE FUNCTION qo.take(w qo.want, p_cursor bigint, p_room integer, p_fragile boolean, p_now timestamptz,
+CREATE FUNCTION qo.take(w qo.want, p_token text, p_cursor bigint, p_room integer, p_fragile boolean, p_now timestamptz,
                         OUT got qo.batch, OUT outcome text, OUT fragile boolean, OUT finished boolean) LANGUAGE plpgsql AS $$
 DECLARE
     c qo.cursors;
@@ -171,8 +168,8 @@ BEGIN
         v_position := greatest(v_position, (SELECT e.last FROM qo.leases e WHERE e.cursor_id = c.id AND e.epoch = c.epoch ORDER BY e.last DESC LIMIT 1));
     END IF;
     v_start := v_position;
-    IF cardinality(v_retried) = 0 AND v_since IS NULL THEN
-        v_row := qo.load_row(got, c, w.kinds, v_position, v_room, w.bytes, p_now);
+    IF NOT c.keyed AND cardinality(v_retried) = 0 AND v_since IS NULL THEN
+        v_row := qo.load_row(got, c, v_position, v_room, w.bytes);
         v_simple := v_row.last IS NOT NULL;
     END IF;
     IF v_simple THEN
@@ -181,9 +178,6 @@ BEGIN
         v_count := v_row.last + 1 - v_start;
         v_position := v_row.last + 1;
         v_more := EXISTS (SELECT FROM qo.messages t WHERE t.lane_id = c.lane_id AND t."offset" >= v_position);
-        IF c.keyed AND v_start = c.position AND c.attempts > 0 THEN
-            got.attempts := c.attempts || array_fill(0, ARRAY[v_count - 1]);
-        END IF;
     ELSE
         <<filling>>
         WHILE cardinality(v_offsets) < v_room LOOP
@@ -229,10 +223,10 @@ BEGIN
         END IF;
     END IF;
     IF c.keyed THEN
-        PERFORM qo.hold_run(w, q, c, v_start, v_count, coalesce(v_offsets[v_count] + 1, v_position), got.expires_at, p_now);
+        PERFORM qo.hold_run(w, p_token, q, c, v_start, v_count, coalesce(v_offsets[v_count] + 1, v_position), got.expires_at, p_now);
         IF v_count > 0 AND c.losses >= {fragile_losses} AND v_start = c.position THEN fragile := false; END IF;
     ELSE
-        PERFORM qo.hold_open(w, c, v_start, v_position, v_passed, v_retried, v_fragile_at, v_count, v_more, got.expires_at, p_now);
+        PERFORM qo.hold_open(w, p_token, c, v_start, v_position, v_passed, v_retried, v_fragile_at, v_count, v_more, got.expires_at, p_now);
     END IF;
     outcome := CASE WHEN v_count > 0 THEN 'taken' ELSE 'nothing' END;
     IF v_count = 0 THEN RETURN; END IF;
@@ -251,7 +245,7 @@ BEGIN
 END $$;
 
 -- Lease a run of a keyed lane, [p_start, p_end), or move to its end past what was not deliverable.
-CREATE FUNCTION qo.hold_run(w qo.want, q qo.queues, c qo.cursors, p_start bigint, p_count integer, p_end bigint, p_expires timestamptz,
+CREATE FUNCTION qo.hold_run(w qo.want, p_token text, q qo.queues, c qo.cursors, p_start bigint, p_count integer, p_end bigint, p_expires timestamptz,
                             p_now timestamptz) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF p_count = 0 THEN
@@ -263,9 +257,8 @@ BEGIN
         PERFORM qo.rest(c, p_end, 0, 0, NULL, p_now);
         PERFORM qo.tell_of_head(q, c);
     ELSE
-        INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, fragile, owner,
-                               claimed_at, expires_at)
-        VALUES (w.token, c.lane_id, c.id, c.group_id, c.epoch, p_start, p_end, p_start, p_end,
+        INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, first, last, from_offset, to_offset, fragile, owner, claimed_at, expires_at)
+        VALUES (p_token, c.lane_id, c.id, c.group_id, p_start, p_end, p_start, p_end,
                 CASE WHEN c.losses >= {fragile_losses} AND p_start = c.position THEN c.position END, w.owner, p_now, p_expires);
         UPDATE qo.cursors SET state = 'leased', position = p_end, due_at = NULL,
             attempts = CASE WHEN p_start = c.position THEN attempts ELSE 0 END,
@@ -275,7 +268,7 @@ BEGIN
 END $$;
 
 -- Lease a range of an open lane and the retries that were taken with it.
-CREATE FUNCTION qo.hold_open(w qo.want, c qo.cursors, p_start bigint, p_end bigint, p_passed int8multirange, p_retried bigint[],
+CREATE FUNCTION qo.hold_open(w qo.want, p_token text, c qo.cursors, p_start bigint, p_end bigint, p_passed int8multirange, p_retried bigint[],
                              p_fragile bigint, p_count integer, p_more boolean, p_expires timestamptz, p_now timestamptz)
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
@@ -286,7 +279,7 @@ BEGIN
         -- A claim that settled at delivery has a row to move the cursor, and answers no settle.
         INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, settled, retried,
                                fragile, owner, at_delivery, claimed_at, expires_at, ended_at)
-        VALUES (w.token || CASE WHEN w.at_delivery THEN ' ' || gen_random_uuid() ELSE '' END, c.lane_id, c.id, c.group_id, c.epoch,
+        VALUES (p_token || CASE WHEN w.at_delivery THEN ' ' || gen_random_uuid() ELSE '' END, c.lane_id, c.id, c.group_id, c.epoch,
                 p_start, p_end, p_start, p_end, p_passed, p_retried, CASE WHEN NOT w.at_delivery THEN p_fragile END, w.owner,
                 w.at_delivery, p_now, p_expires, CASE WHEN w.at_delivery THEN p_now END);
     END IF;
@@ -295,49 +288,126 @@ BEGIN
     IF w.at_delivery THEN
         DELETE FROM qo.retries r WHERE r.cursor_id = c.id AND r."offset" = ANY (p_retried);
     ELSE
-        UPDATE qo.retries r SET token = w.token WHERE r.cursor_id = c.id AND r."offset" = ANY (p_retried);
+        UPDATE qo.retries r SET token = p_token WHERE r.cursor_id = c.id AND r."offset" = ANY (p_retried);
     END IF;
 END $$;
 
--- Take the heads of keyed lanes, one message each, in one go, as far as the want's bytes go. The cursors are locked and ready.
--- NULL, and nothing done, if one of them is not that simple: lost before, to be passed, sealed, its claim to be recorded.
-CREATE FUNCTION qo.take_heads(w qo.want, p_cursors bigint[], p_now timestamptz) RETURNS qo.batch LANGUAGE plpgsql AS $$
+-- Take runs of keyed lanes in a few statements for all of them: what the listed cursors have, in their order, as far as a number of
+-- messages and the want's bytes go. Those that others have locked are passed over, and `contended` says so. The work ends before one that is not that
+-- simple, `odd`: a message was lost there, is to be passed, or is not wanted; its claim is to be recorded; it is sealed. `passed` is how many were
+-- dealt with, of which some were left; `filled`: the want's bytes are used up. `p_served`: how many of the want's tokens have been given out.
+-- `finished`: lanes in which messages were finished on the way.
+CREATE FUNCTION qo.take_runs(w qo.want, p_cursors bigint[], p_room integer, p_served integer, p_now timestamptz,
+                             OUT got qo.batch, OUT passed integer, OUT left_over bigint[], OUT odd boolean, OUT filled boolean, OUT contended boolean,
+                             OUT finished bigint[]) LANGUAGE plpgsql AS $$
 DECLARE
-    got qo.batch;
+    v_depths integer[];     -- how many messages each may give; so many cursors are looked at
+    v_numbers integer[];    -- of those that are locked here
+    v_skips boolean := EXISTS (SELECT FROM qo.skips);
+    v_odd integer;
+    v_cut integer;          -- the run in which the bytes run out
+    v_cursors bigint[];     -- by run, as the following
+    v_groups bigint[];
+    v_recorded boolean[];
+    v_ends bigint[];
+    v_sizes bigint[];
+    v_late boolean;         -- of all messages, as the following
+    v_kinds boolean;
+    v_priorities boolean;
+    v_headers boolean;
+    v_dues boolean;
+    v_retries boolean;
 BEGIN
+    finished := '{}';
+    filled := false;
+    IF w.lane_messages = 1 THEN
+        v_depths := array_fill(1, ARRAY[least(cardinality(p_cursors), p_room)]);
+    ELSE
+        v_depths := ARRAY(SELECT x.depth FROM (
+            SELECT u.n, d.depth, sum(d.depth) OVER (ORDER BY u.n ROWS UNBOUNDED PRECEDING) - d.depth AS before
+            FROM unnest(p_cursors) WITH ORDINALITY AS u (id, n)
+            CROSS JOIN LATERAL (SELECT x.lane_id, x.position, x.losses FROM qo.cursors x WHERE x.id = u.id LIMIT 1) c
+            CROSS JOIN LATERAL (SELECT greatest(least(p_room, w.lane_messages, CASE WHEN c.losses > 0 THEN 1 END,
+                (SELECT m."offset" FROM qo.messages m WHERE m.lane_id = c.lane_id ORDER BY m."offset" DESC LIMIT 1) + 1 - c.position), 1)::integer AS depth) d
+        ) x WHERE x.before < p_room ORDER BY x.n);
+    END IF;
+    passed := cardinality(v_depths);
+    v_numbers := ARRAY(SELECT u.n FROM unnest(p_cursors[1:passed]) WITH ORDINALITY AS u (id, n) JOIN qo.cursors c ON c.id = u.id
+                       WHERE c.state = 'ready' FOR UPDATE OF c SKIP LOCKED);
+    contended := cardinality(v_numbers) < passed;
     WITH found AS MATERIALIZED (
-        SELECT c.id AS cursor_id, c.group_id, c.epoch, c.attempts, c.head_priority, c.head_entered_at, l.key, q.name AS queue, m.*,
-               p_now + make_interval(secs => coalesce(w.lease, (q.rules ->> 'lease')::double precision)) AS until
-        FROM unnest(p_cursors) u CROSS JOIN LATERAL (SELECT * FROM qo.cursors x WHERE x.id = u LIMIT 1) c
+        SELECT u.n, c.id AS cursor_id, c.lane_id, c.group_id, c.position, c.attempts, l.key, q.name AS queue,
+               p_now + make_interval(secs => coalesce(w.lease, (q.rules ->> 'lease')::double precision)) AS until,
+               c.group_id = q.default_group_id AND q.rules ->> 'history' <> 'none' AS recorded, m.first, m.size,
+               coalesce(m.cut, m.last + 1) AS last, m.first IS NULL OR coalesce(m.cut = m.first, false) OR m.odd
+                   OR w.at_delivery AND c.hold > 0 OR c.losses >= {fragile_losses} OR c.losses > 0 AND v_depths[u.n] > 1
+                   OR q.rules ->> 'history' = 'full' OR q.rules ->> 'encrypt' = 'true' OR q.rules ->> 'max_age' IS NOT NULL
+                   OR v_skips AND EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" >= c.position) AS odd
+        FROM unnest(v_numbers) AS u (n) CROSS JOIN LATERAL (SELECT * FROM qo.cursors x WHERE x.id = p_cursors[u.n] LIMIT 1) c
         CROSS JOIN LATERAL (SELECT * FROM qo.lanes x WHERE x.id = c.lane_id LIMIT 1) l
         CROSS JOIN LATERAL (SELECT * FROM qo.queues x WHERE x.id = l.queue_id LIMIT 1) q
-        CROSS JOIN LATERAL (SELECT x.lane_id, x."offset", x.id, x.kind, x.priority, x.payload, x.headers, x.created_at, x.due_at,
-                                   x.entered_at, x.retry_of
-                            FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" = c.position
-                            AND (x.group_id IS NULL OR x.group_id = c.group_id) AND coalesce(x.expires_at > p_now, true)
-                            AND (w.kinds IS NULL OR x.kind = ANY (w.kinds)) LIMIT 1) m
-        WHERE c.losses = 0 AND q.rules ->> 'history' <> 'full' AND q.rules ->> 'encrypt' = 'false' AND q.rules ->> 'max_age' IS NULL
-          AND NOT EXISTS (SELECT FROM qo.skips s WHERE s.cursor_id = c.id AND s."offset" = c.position)
-    ), heads AS MATERIALIZED (
-        SELECT * FROM (SELECT f.*, qo.size_of(f.payload, f.headers) AS own,
-                              sum(qo.size_of(f.payload, f.headers)) OVER (ORDER BY f.head_priority DESC, f.head_entered_at, f.lane_id
-                                                                          ROWS UNBOUNDED PRECEDING) AS size
-                       FROM found f WHERE (SELECT count(*) FROM found) = cardinality(p_cursors)) s
-        WHERE s.size - s.own < w.bytes
-    ), leased AS (
-        INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, epoch, first, last, from_offset, to_offset, owner, claimed_at, expires_at)
-        SELECT w.token, h.lane_id, h.cursor_id, h.group_id, h.epoch, h."offset", h."offset" + 1, h."offset", h."offset" + 1, w.owner,
-               p_now, h.until FROM heads h
-    ), moved AS (
-        UPDATE qo.cursors k SET state = 'leased', position = h."offset" + 1, due_at = NULL FROM heads h WHERE k.id = h.cursor_id
+        CROSS JOIN LATERAL (
+            SELECT min(t."offset") AS first, max(t."offset") AS last, min(t."offset") FILTER (WHERE t.kind <> ALL (w.kinds)) AS cut,
+                   sum(qo.size_of(t.payload, t.headers)) AS size, bool_or(t.group_id <> c.group_id OR t.expires_at <= p_now) IS true AS odd
+            FROM (SELECT * FROM qo.messages x WHERE x.lane_id = c.lane_id AND x."offset" >= c.position ORDER BY x."offset" LIMIT v_depths[u.n]) t) m
+    ), bound AS MATERIALIZED (
+        SELECT min(x.n) AS n FROM found x WHERE x.odd
+    ), fitting AS (
+        SELECT x.*, (sum(x.last - x.first) OVER w - (x.last - x.first))::bigint AS before, sum(x.size) OVER w - x.size AS bytes_before FROM found x
+        WHERE x.n < coalesce((SELECT b.n FROM bound b), 2147483647) WINDOW w AS (ORDER BY x.n ROWS UNBOUNDED PRECEDING)
     )
-    SELECT array_agg(h."offset"), array_agg(h.id), array_agg(h.payload), array_agg(h.created_at), array_agg(h.entered_at),
-           array_agg(h.attempts), array_agg(h.kind), array_agg(h.priority),
-           CASE WHEN count(h.headers) > 0 THEN array_agg(h.headers) END, CASE WHEN count(h.due_at) > 0 THEN array_agg(h.due_at) END,
-           CASE WHEN count(h.retry_of) > 0 THEN array_agg(h.retry_of) END, array_agg(h.lane_id), array_agg(h.queue), array_agg(h.key),
-           array_agg(h.until), max(h.size)
-    INTO got.offsets, got.ids, got.payloads, got.created, got.entered, got.attempts, got.kinds, got.priorities, got.headers, got.dues,
-         got.retries_of, got.lanes, got.queues, got.keys, got.expiries, got.bytes
-    FROM (SELECT * FROM heads ORDER BY head_priority DESC, head_entered_at, lane_id) h;
-    RETURN got;
+    SELECT (SELECT b.n FROM bound b), array_agg(x.cursor_id), array_agg(x.lane_id), array_agg(x.group_id), array_agg(x.recorded), array_agg(x.first),
+           array_agg(least(x.last, x.first + p_room - x.before)), array_agg(x.size), array_agg(CASE WHEN x.first = x.position THEN x.attempts ELSE 0 END),
+           array_agg(x.queue), array_agg(x.key), array_agg(x.until), min(x.place) FILTER (WHERE x.bytes_before + x.size > w.bytes)
+    INTO v_odd, v_cursors, got.lanes, v_groups, v_recorded, got.firsts, v_ends, v_sizes, got.tried, got.queues, got.keys, got.expiries, v_cut
+    FROM (SELECT f.*, row_number() OVER (ORDER BY f.n) AS place FROM fitting f WHERE f.before < p_room AND f.bytes_before < w.bytes ORDER BY f.n) x;
+    odd := v_odd IS NOT NULL;
+    IF odd THEN passed := v_odd - 1; END IF;
+    left_over := ARRAY(SELECT c FROM unnest(p_cursors[1:passed]) c EXCEPT SELECT unnest(v_cursors));
+    IF v_cursors IS NULL THEN RETURN; END IF;
+    IF v_cut IS NOT NULL THEN   -- it is the last: of it, as much as fits, and one message at least
+        filled := true;
+        v_ends[v_cut] := (SELECT max(t."offset") + 1 FROM (
+            SELECT x."offset", sum(qo.size_of(x.payload, x.headers)) OVER (ORDER BY x."offset" ROWS UNBOUNDED PRECEDING) AS size FROM qo.messages x
+            WHERE x.lane_id = got.lanes[v_cut] AND x."offset" >= got.firsts[v_cut] AND x."offset" < v_ends[v_cut]) t
+            WHERE t."offset" = got.firsts[v_cut] OR t.size <= w.bytes - (SELECT coalesce(sum(size), 0) FROM unnest(v_sizes[1 : v_cut - 1]) size));
+    END IF;
+    WITH taken AS MATERIALIZED (
+        SELECT row_number() OVER () AS place, m.* FROM unnest(got.lanes, got.firsts, v_ends) AS r (lane, first, last)
+        CROSS JOIN LATERAL (SELECT * FROM qo.messages x WHERE x.lane_id = r.lane AND x."offset" >= r.first AND x."offset" < r.last ORDER BY x."offset") m
+    ), said AS (
+        SELECT array_agg(t.id) AS ids, array_agg(t.payload) AS payloads, array_agg(t.created_at) AS created, sum(qo.size_of(t.payload, t.headers)) AS bytes,
+               min(t.kind) AS kind, min(t.priority) AS priority, min(t.kind) <> max(t.kind) AS kinds, min(t.priority) <> max(t.priority) AS priorities,
+               bool_or(t.entered_at <> t.created_at) AS late, count(t.headers) > 0 AS headers, count(t.due_at) > 0 AS dues, count(t.retry_of) > 0 AS retries
+        FROM taken t
+    )
+    SELECT s.ids, s.payloads, s.created, s.bytes, s.kind, s.priority,
+           CASE WHEN s.kinds THEN (SELECT array_agg(t.kind ORDER BY t.place) FROM taken t) END,
+           CASE WHEN s.priorities THEN (SELECT array_agg(t.priority ORDER BY t.place) FROM taken t) END,
+           CASE WHEN s.late THEN (SELECT array_agg(t.entered_at ORDER BY t.place) FROM taken t) END,
+           CASE WHEN s.headers THEN (SELECT array_agg(t.headers ORDER BY t.place) FROM taken t) END,
+           CASE WHEN s.dues THEN (SELECT array_agg(t.due_at ORDER BY t.place) FROM taken t) END,
+           CASE WHEN s.retries THEN (SELECT array_agg(t.retry_of ORDER BY t.place) FROM taken t) END
+    INTO got.ids, got.payloads, got.created, got.bytes, got.kind, got.priority, got.kinds, got.priorities, got.entered, got.headers, got.dues, got.retries_of
+    FROM said s;
+    got.counts := ARRAY(SELECT r.last - r.first FROM unnest(got.firsts, v_ends) AS r (first, last));
+    IF w.at_delivery THEN
+        PERFORM qo.write_outcomes(array_agg(r.lane), array_agg(o), '{}', array_agg(CASE WHEN o = r.first THEN r.attempts ELSE 0 END + 1), '{}', '{}', '{}',
+                                  array_agg(w.owner), '{}', p_now)
+        FROM unnest(got.lanes, got.firsts, v_ends, got.tried, v_recorded) AS r (lane, first, last, attempts, recorded)
+        CROSS JOIN generate_series(r.first, r.last - 1) o WHERE r.recorded;
+        PERFORM qo.tell_watchers(array_agg(r.lane), array_agg(o)) FROM unnest(got.lanes, got.firsts, v_ends) AS r (lane, first, last)
+        CROSS JOIN generate_series(r.first, r.last - 1) o WHERE EXISTS (SELECT FROM qo.watched);
+        PERFORM qo.rest_all(v_cursors, got.lanes, v_groups, v_ends);
+        finished := got.lanes;
+    ELSE
+        INSERT INTO qo.leases (token, lane_id, cursor_id, group_id, first, last, from_offset, to_offset, owner, claimed_at, expires_at)
+        SELECT coalesce(r.token, w.tokens[1]), r.lane, r.cursor, r.grp, r.first, r.last, r.first, r.last, w.owner, p_now, r.until
+        FROM unnest(got.lanes, v_cursors, v_groups, got.firsts, v_ends, got.expiries,
+                    CASE WHEN cardinality(w.tokens) > 1 THEN w.tokens[p_served + 1 : p_served + cardinality(v_cursors)] END)
+            AS r (lane, cursor, grp, first, last, until, token);
+        UPDATE qo.cursors k SET state = 'leased', position = r.last, due_at = NULL,
+            attempts = CASE WHEN r.first = k.position THEN k.attempts ELSE 0 END, losses = CASE WHEN r.first = k.position THEN k.losses ELSE 0 END
+        FROM unnest(v_cursors, got.firsts, v_ends) AS r (cursor, first, last) WHERE k.id = r.cursor;
+    END IF;
 END $$;
