@@ -8,7 +8,7 @@ import pytest
 from qo.core.message import message_ids, runs_of_ids
 from qo.stores.sqlite import schema
 from qo.stores.sqlite.keys import Keys
-from qo.stores.sqlite.places import Repeated, Stretch, place, remove_below, row_of
+from qo.stores.sqlite.places import Repeated, place, remove_below, row_of
 from qo.stores.sqlite.statements import statements
 from qo.stores.sqlite.transaction import Transaction
 
@@ -30,7 +30,7 @@ class Log:
 
     def append(self, lane: int, ids: list[bytes]) -> None:
         tail = self.tx.value("SELECT tail FROM lanes WHERE id = ?", lane)
-        place(self.tx, [Stretch(lane, tail, len(ids))], ids)
+        place(self.tx, [(lane, tail, len(ids))], ids)
         rows = [(lane, offset, id, b"", 0, 0) for offset, id in enumerate(ids, tail)]
         self.tx.many(
             "INSERT INTO messages (lane_id, offset, id, payload, created_at, entered_at) VALUES (?,?,?,?,?,?)", rows

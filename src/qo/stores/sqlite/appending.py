@@ -7,7 +7,7 @@ statements does not grow with the number of lanes.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from operator import attrgetter
 from typing import NamedTuple
@@ -19,13 +19,14 @@ from qo.stores.sqlite.events import record_events
 from qo.stores.sqlite.lanes import TIDY_REST, Lane, to_tidy
 from qo.stores.sqlite.moments import span
 from qo.stores.sqlite.places import Stretch, place
-from qo.stores.sqlite.statements import statements
+from qo.stores.sqlite.statements import as_json, statements
 from qo.stores.sqlite.transaction import QueueRow, Transaction, widened
 
 SQL = statements("appending")
 CREATE_LANES = widened(SQL.create_lanes, shared=1)
 APPEND = widened(SQL.append, shared=0)
 APPEND_PLAIN = widened(SQL.append_plain, shared=4)
+APPEND_KEYED = widened(SQL.append_keyed, shared=1)
 
 _id, _payload = attrgetter("id"), attrgetter("payload")
 
@@ -36,11 +37,14 @@ group_id, retry_of."""
 
 
 class Growth(NamedTuple):
-    """A lane that grows, with its queue and the first message that comes."""
+    """A lane that grows, with its queue and what is to be known of the first message that comes."""
 
     queue: QueueRow
     lane: Lane
-    first: Entry
+    kind: str
+    priority: int
+    expires_at: int | None = None
+    group_id: int | None = None
 
 
 def append(tx: Transaction, arrivals: Sequence[tuple[QueueRow, Lane, Entry]]) -> None:
@@ -55,10 +59,10 @@ def append(tx: Transaction, arrivals: Sequence[tuple[QueueRow, Lane, Entry]]) ->
     for queue, lane, entry in arrivals:
         if lane is not lane_before:
             if lane_before is not None:
-                stretches.append(Stretch(lane_before.id, start, lane_before.tail - start))
+                stretches.append((lane_before.id, start, lane_before.tail - start))
             lane_before, start = lane, lane.tail
             if lane.id not in growing:
-                growing[lane.id] = Growth(queue, lane, entry)
+                growing[lane.id] = Growth(queue, lane, entry[1], entry[2], entry[7], entry[8])
                 lane.entered_at = lane.enters_at(now)
         if lane.key is None:
             rows += (lane.id, lane.tail, lane.entered_at, entry[0], None, None, *entry[3:])
@@ -68,7 +72,7 @@ def append(tx: Transaction, arrivals: Sequence[tuple[QueueRow, Lane, Entry]]) ->
             addressed.append((lane.id, lane.tail, entry[8]))
         lane.tail += 1
     assert lane_before is not None
-    stretches.append(Stretch(lane_before.id, start, lane_before.tail - start))
+    stretches.append((lane_before.id, start, lane_before.tail - start))
     place(tx, stretches, [entry[0] for _, _, entry in arrivals])
     tx.run_wide(APPEND, (), rows, len(arrivals), step=None)
     if addressed:
@@ -87,13 +91,35 @@ def append_plain(tx: Transaction, queue: QueueRow, lane: Lane, messages: Sequenc
     ids: list[bytes] = list(map(_id, messages))
     own = ids * 2
     own[::2], own[1::2] = ids, map(_payload, messages)
-    place(tx, [Stretch(lane.id, lane.tail, len(ids))], ids)
+    place(tx, [(lane.id, lane.tail, len(ids))], ids)
     lane.entered_at = lane.enters_at(tx.now)
     tx.run_wide(APPEND_PLAIN, (lane.id, lane.tail, lane.entered_at, tx.now), own, len(messages), step=1)
     lane.tail += len(ids)
-    first = messages[0]
-    alike: Entry = (first.id, first.kind, first.priority, first.payload, None, tx.now, None, None, None, None)
-    _wake(tx, [Growth(queue, lane, alike)])
+    _wake(tx, [Growth(queue, lane, messages[0].kind, messages[0].priority)])
+    if queue.settings.history is History.FULL:
+        record_events(tx, ids, JobState.QUEUED, ENTERED)
+
+
+def append_keyed(tx: Transaction, queue: QueueRow, lanes: Mapping[str, Lane], messages: Sequence[NewMessage]) -> None:
+    """The same for messages of the keyed lanes of one queue, which say no more than payload, kind and priority."""
+    growing: dict[str, Growth] = {}
+    stretches: list[Stretch] = []
+    rows: list[object] = []
+    now = tx.now
+    for message in messages:
+        key = message.key
+        assert key is not None
+        lane = lanes[key]
+        if key not in growing:
+            growing[key] = Growth(queue, lane, message.kind, message.priority)
+            lane.entered_at = lane.enters_at(now)
+        stretches.append((lane.id, lane.tail, 1))
+        rows += (lane.id, lane.tail, lane.entered_at, message.id, message.kind, message.priority, message.payload)
+        lane.tail += 1
+    ids = [message.id for message in messages]
+    place(tx, stretches, ids)
+    tx.run_wide(APPEND_KEYED, (now,), rows, len(messages), step=None)
+    _wake(tx, list(growing.values()))
     if queue.settings.history is History.FULL:
         record_events(tx, ids, JobState.QUEUED, ENTERED)
 
@@ -103,9 +129,9 @@ def _wake(tx: Transaction, growing: Sequence[Growth]) -> None:
     new = [growth for growth in growing if growth.lane.new]
     if new:
         _create(tx, sorted(new, key=lambda growth: growth.lane.id))
-    tidy_at = tx.now + TIDY_REST
+    now, tidy_at = tx.now, tx.now + TIDY_REST
     grown, untidy, keyed, opened, full = [], [], [], [], []
-    for queue, lane, (_, kind, priority, *_, expires, group_id, _) in growing:
+    for queue, lane, kind, priority, expires, group_id in growing:
         if lane.new:
             lane.new = False
             continue
@@ -115,14 +141,14 @@ def _wake(tx: Transaction, growing: Sequence[Growth]) -> None:
         if lane.key is None:
             opened.append((lane.id, kind, priority, lane.entered_at, group_id))
             continue
-        keyed.append((
-            lane.id, kind, priority, lane.entered_at, expires, group_id, tx.now, lane.tail, WINDOW_FULL,
-        ))  # fmt: skip
+        keyed.append((lane.id, kind, priority, lane.entered_at, expires, group_id, now, lane.tail, WINDOW_FULL))
         if queue.settings.window:
             full.append((lane.id, lane.tail, WINDOW_FULL))
     tx.many(SQL.grow, grown)
     to_tidy(tx, untidy)
-    tx.many(SQL.wake_keyed, keyed)
+    if keyed:
+        idle = {id for (id,) in tx.rows(SQL.idle_lanes, as_json([wake[0] for wake in keyed]))}
+        tx.many(SQL.wake_keyed, [wake for wake in keyed if wake[0] in idle])
     tx.many(SQL.wake_full, full)
     tx.many(SQL.wake_open, opened)
     tx.hints.update(growth.queue.name for growth in growing)
@@ -131,7 +157,7 @@ def _wake(tx: Transaction, growing: Sequence[Growth]) -> None:
 def _create(tx: Transaction, new: Sequence[Growth]) -> None:
     """Write new lanes, sorted by their ids, and their cursors, which are ready; one statement for ids that count up."""
     rows: list[object] = []
-    for queue, lane, _ in new:
+    for queue, lane, *_ in new:
         rows += (lane.id, queue.id, lane.key, lane.kind, lane.priority, lane.tail, lane.entered_at)
     tx.run_wide(CREATE_LANES, (tx.now + TIDY_REST,), rows, len(new), step=None)
     begun = new[0]

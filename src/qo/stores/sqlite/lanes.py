@@ -95,8 +95,7 @@ def lanes_found(tx: Transaction, queue: QueueRow, names: Collection[LaneName]) -
     found: dict[LaneName, Lane] = {}
     keys = [name.key for name in names if name.key is not None]
     if keys:
-        rows = tx.rows(SQL.keyed_lanes, queue.id, as_json(keys))
-        found = {LaneName(row[1], None, None): Lane(*row) for row in rows}
+        found = {LaneName(key, None, None): lane for key, lane in _keyed_lanes(tx, queue, keys).items()}
     if len(keys) < len(names):
         for name in names:
             if name.key is None and (one := tx.row(SQL.open_lane, queue.id, name.kind, name.priority)):
@@ -108,14 +107,29 @@ def lanes_to_use(tx: Transaction, queue: QueueRow, names: Iterable[LaneName]) ->
     """The lanes of these names. Those that are missing come into being with their first message (see `appending`)."""
     wanted = dict.fromkeys(names)
     lanes = lanes_found(tx, queue, wanted.keys())
-    if len(lanes) < len(wanted):
-        id = tx.last_lane or tx.value(SQL.last_lane) or 0
-        for name in wanted:
-            if name not in lanes:
-                id += 1
-                lanes[name] = Lane(id, *name, 0, 0, 0, new=True)
-        tx.last_lane = id
+    for name in wanted:
+        if name not in lanes:
+            lanes[name] = Lane(_next_lane(tx), *name, 0, 0, 0, new=True)
     return lanes
+
+
+def _keyed_lanes(tx: Transaction, queue: QueueRow, keys: Collection[str]) -> dict[str, Lane]:
+    return {row[1]: Lane(*row) for row in tx.rows(SQL.keyed_lanes, queue.id, as_json(keys))}
+
+
+def keyed_lanes_to_use(tx: Transaction, queue: QueueRow, keys: Iterable[str]) -> dict[str, Lane]:
+    """The same for the lanes of these keys."""
+    wanted = list(dict.fromkeys(keys))
+    lanes = _keyed_lanes(tx, queue, wanted)
+    for key in wanted:
+        if key not in lanes:
+            lanes[key] = Lane(_next_lane(tx), key, None, None, 0, 0, 0, new=True)
+    return lanes
+
+
+def _next_lane(tx: Transaction) -> int:
+    tx.last_lane = (tx.last_lane or tx.value(SQL.last_lane) or 0) + 1
+    return tx.last_lane
 
 
 def lane_to_use(tx: Transaction, queue: QueueRow, name: LaneName) -> Lane:

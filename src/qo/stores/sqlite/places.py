@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from qo.core.message import MessageId, runs_of_ids
 from qo.stores.sqlite.statements import statements
@@ -30,12 +29,8 @@ class Repeated(Exception):
     """An id is in the log already: the careful rerun of the batch will find which."""
 
 
-class Stretch(NamedTuple):
-    """Messages that enter one lane, one behind the other."""
-
-    lane_id: int
-    offset: int
-    length: int
+Stretch = tuple[int, int, int]
+"""Messages that enter one lane, one behind the other: the lane's id, the offset of the first, how many."""
 
 
 def place(tx: Transaction, stretches: Sequence[Stretch], ids: Sequence[bytes]) -> None:

@@ -13,10 +13,10 @@ from qo.core.message import Duplicate, NewMessage, Pushed, Refused, Stored, repe
 from qo.stores.idempotency import batch_again, kept_batch, others_id, with_repeats, without
 from qo.stores.sealing import sealed
 from qo.stores.sqlite import intake
-from qo.stores.sqlite.appending import Entry, append, append_plain, headers_text
+from qo.stores.sqlite.appending import Entry, append, append_keyed, append_plain, headers_text
 from qo.stores.sqlite.dedupe import Holders
 from qo.stores.sqlite.inspect import unsettled
-from qo.stores.sqlite.lanes import Lane, LaneName, lane_to_use, lanes_to_use, queue_to_use
+from qo.stores.sqlite.lanes import Lane, LaneName, keyed_lanes_to_use, lane_to_use, lanes_to_use, queue_to_use
 from qo.stores.sqlite.moments import micros, moment, span
 from qo.stores.sqlite.places import row_of
 from qo.stores.sqlite.statements import statements
@@ -45,7 +45,7 @@ def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
     repeats = repeats_in(messages)
     if repeats:
         return with_repeats(messages, repeats, push(tx, without(messages, repeats)))
-    if _are_alike(messages) and not tx.careful and _push_alike(tx, messages):
+    if not tx.careful and _are_plain(messages) and _push_plain(tx, messages):
         return [Stored(message.id) for message in messages]
     batch = Batch(tx, messages)
     answers = batch.judge()
@@ -161,33 +161,44 @@ def _amended(tx: Transaction, queue: QueueRow, message: NewMessage) -> NewMessag
     return sealed(message, tx.sealing_key()) if queue.settings.encrypt else message
 
 
-_content_of = attrgetter("queue", "kind", "priority", "key", "headers", "due_at", "ttl", "dedupe", "new_queue", "delay")
+_said_of = attrgetter("queue", "headers", "due_at", "ttl", "dedupe", "new_queue", "delay")
+_lane_of = attrgetter("key", "kind", "priority")
+_key = attrgetter("key")
 _payload = attrgetter("payload")
-NOTHING_MORE = (None,) * 7
+NOTHING_MORE = (None,) * 6
 NO_DELAY = timedelta(0)
 
 
-def _are_alike(messages: tuple[NewMessage, ...]) -> bool:
-    """Whether all go to one open lane and say nothing but their payload: the common batch, seen in one pass."""
+def _are_plain(messages: tuple[NewMessage, ...]) -> bool:
+    """Whether all go to one queue and say nothing but their lane and payload: the common batch, seen in one pass."""
     if not messages:
         return False
-    first = _content_of(messages[0])
-    if first[3:] != NOTHING_MORE:
-        return False
-    return len(messages) == 1 or all(map(first.__eq__, map(_content_of, messages)))
+    first = _said_of(messages[0])
+    return first[1:] == NOTHING_MORE and (len(messages) == 1 or all(map(first.__eq__, map(_said_of, messages))))
 
 
-def _push_alike(tx: Transaction, messages: tuple[NewMessage, ...]) -> bool:
-    """Append a batch of alike messages. Whether that could be done: all must be small enough, and live for ever."""
-    first = messages[0]
-    queue = queue_to_use(tx, first.queue)
+def _push_plain(tx: Transaction, messages: tuple[NewMessage, ...]) -> bool:
+    """Append a plain batch. Whether that could be done: to one open lane, or to keyed lanes; all must be small enough,
+    and live for ever.
+    """
+    queue = queue_to_use(tx, messages[0].queue)
     settings = queue.settings
     if settings.ttl is not None or settings.delay or settings.encrypt or settings.max_size is not None:
         return False
     if max(map(len, map(_payload, messages))) > settings.max_payload:
         return False
+    keys = list(map(_key, messages))
+    keyed = None not in keys
+    first = _lane_of(messages[0])
+    if not keyed and not all(map(first.__eq__, map(_lane_of, messages))):
+        return False
     intake.check_not_waiting(tx, [message.id for message in messages])
-    append_plain(tx, queue, lane_to_use(tx, queue, LaneName(None, first.kind, first.priority)), messages)
+    if keyed:
+        lanes = keyed_lanes_to_use(tx, queue, keys)
+        intake.enter_due_of_keys(tx, queue, lanes.values())
+        append_keyed(tx, queue, lanes, messages)
+    else:
+        append_plain(tx, queue, lane_to_use(tx, queue, LaneName(*first)), messages)
     return True
 
 

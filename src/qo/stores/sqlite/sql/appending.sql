@@ -7,6 +7,10 @@ INSERT INTO messages (lane_id, offset, entered_at, id, kind, priority, payload, 
 -- Widened to many rows: lane, first offset and times are shared, id and payload each row's own.
 INSERT INTO messages (lane_id, offset, entered_at, created_at, id, payload) VALUES (?1, ?2 + 0, ?3, ?4, ?5, ?6);
 
+-- name: append_keyed
+-- Widened to many rows: when they were created is shared.
+INSERT INTO messages (created_at, lane_id, offset, entered_at, id, kind, priority, payload) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
+
 -- name: grow
 -- Primary key.
 UPDATE lanes SET tail = ?2, entered_at = ?3 WHERE id = ?1;
@@ -31,6 +35,10 @@ FROM (SELECT l.id AS lane_id, g.id AS group_id, l.key IS NOT NULL AS keyed, coal
              coalesce(m.priority, l.priority) AS priority, m.entered_at, m.expires_at
       FROM lanes l CROSS JOIN groups g ON g.queue_id = l.queue_id CROSS JOIN messages m ON m.row = row_at(l.id, 0)
       WHERE l.id BETWEEN ?1 AND ?2);
+
+-- name: idle_lanes
+-- Index cursors_in_lane. Which of these lanes have an idle cursor: few, where work is behind.
+SELECT DISTINCT c.lane_id FROM json_each(?1) j CROSS JOIN cursors c ON c.lane_id = j.value WHERE c.state = 'idle';
 
 -- name: wake_keyed
 -- Index cursors_in_lane: only idle cursors are written, and that wakes them; those of a queue with a window when that ends.
