@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from qo.core.errors import QueueFull, TooLarge
 from qo.core.message import (
@@ -220,17 +221,17 @@ def new_queue(call: Call, name: str, given: QueueSettings) -> tuple[str, ...]:
 
 def _any_columns(messages: Sequence[NewMessage]) -> list[list[Any]]:
     return [
-        [m.queue for m in messages],
-        [m.key for m in messages],
-        [m.kind for m in messages],
-        [m.priority for m in messages],
+        as_one([m.queue for m in messages]),
+        as_one([m.key for m in messages]),
+        as_one([m.kind for m in messages]),
+        as_one([m.priority for m in messages]),
         [m.id for m in messages],
         [m.payload for m in messages],
-        [json.dumps(dict(m.headers)) if m.headers else None for m in messages],
-        [m.due_at for m in messages],
-        [None if m.delay is None else m.delay.total_seconds() for m in messages],
-        [None if m.ttl is None else m.ttl.total_seconds() for m in messages],
-        [dedupe_text(m) for m in messages],
+        as_one([json.dumps(dict(m.headers)) if m.headers else None for m in messages]),
+        as_one([m.due_at for m in messages]),
+        as_one([None if m.delay is None else m.delay.total_seconds() for m in messages]),
+        as_one([None if m.ttl is None else m.ttl.total_seconds() for m in messages]),
+        as_one([dedupe_text(m) for m in messages]),
     ]
 
 
@@ -252,8 +253,10 @@ def dedupe_text(message: NewMessage) -> str | None:
     if dedupe is None:
         return None
     window = None if dedupe.window is None else dedupe.window.total_seconds()
-    said = {"key": dedupe.key, "window": window, "scope": dedupe.scope.value}
-    return json.dumps({**said, "as_queue": True} if dedupe.as_queue else said)
+    said: dict[str, object] = {"key": dedupe.key, "window": window, "scope": dedupe.scope.value}
+    if dedupe.as_queue:
+        said["as_queue"] = True
+    return msgspec.json.encode(said).decode()
 
 
 def _answer(message: NewMessage, row: Any) -> Pushed:

@@ -238,10 +238,11 @@ BEGIN
     FROM (SELECT y.*, count(*) OVER (PARTITION BY y.lane, y.run) = 1 AS alone
           FROM (SELECT x.*, (count(*) FILTER (WHERE x.begins) OVER (PARTITION BY x.lane ORDER BY x.n))::integer AS run
                 FROM (SELECT u.lane, u.n, (dense_rank() OVER (ORDER BY u.lane))::integer AS d, row_number() OVER w AS o,
-                             (qo.id_number(u.id) - lag(qo.id_number(u.id)) OVER w) IS DISTINCT FROM 1
-                                 OR left(u.id::text, 24) IS DISTINCT FROM lag(left(u.id::text, 24)) OVER w AS begins
-                      FROM unnest(p_lanes, p_ids) WITH ORDINALITY AS u (lane, id, n) WINDOW w AS (PARTITION BY u.lane ORDER BY u.n)) x) y) r;
-    IF qo.knows_ids(p_ids, p_ids) AND EXISTS (SELECT FROM unnest(p_ids) id WHERE (qo.place_of(id)).lane_id IS NOT NULL) THEN
+                             (u.number - lag(u.number) OVER w) IS DISTINCT FROM 1 OR u.head IS DISTINCT FROM lag(u.head) OVER w AS begins
+                      FROM (SELECT i.lane, i.n, left(i.id, 24) AS head, ('x' || right(i.id, 12))::bit(48)::bigint AS number
+                            FROM unnest(p_lanes, p_ids::text[]) WITH ORDINALITY AS i (lane, id, n) OFFSET 0) u WINDOW w AS (PARTITION BY u.lane ORDER BY u.n)) x) y) r;
+    IF qo.knows_ids(ARRAY(SELECT id FROM unnest(p_ids) id ORDER BY id LIMIT 1), ARRAY(SELECT id FROM unnest(p_ids) id ORDER BY id DESC LIMIT 1))
+        AND qo.knows_ids(p_ids, p_ids) AND EXISTS (SELECT FROM unnest(p_ids) id WHERE (qo.place_of(id)).lane_id IS NOT NULL) THEN
         RAISE unique_violation USING MESSAGE = 'qo: known id';
     END IF;
     INSERT INTO qo.id_runs (first, last, lane_id, "offset")
@@ -267,7 +268,7 @@ RETURN greatest(p_now, p_due) + make_interval(secs => coalesce(p_ttl, (q.rules -
 
 CREATE FUNCTION qo.scope_of(p_dedupe jsonb, p_key text, p_kind text, p_priority integer) RETURNS text LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN p_dedupe ->> 'scope' = 'queue' THEN ''
-            WHEN p_key IS NOT NULL THEN 'key:' || p_key ELSE 'open:' || p_priority || ':' || p_kind END;
+            WHEN p_key IS NOT NULL THEN 'key:' || p_key ELSE 'open:' || p_priority::text || ':' || p_kind END;
 
 -- Take a dedupe key for a message, or find who holds it. The caller has locked the key's row, or inserts it here.
 -- Raises QO002, with the holder as detail, if that can only be known after a lease that has run out was given back.
@@ -367,6 +368,35 @@ CREATE FUNCTION qo.unsettled(q qo.queues, p_now timestamptz) RETURNS bigint LANG
                OR NOT EXISTS (SELECT FROM qo.groups o WHERE o.queue_id = q.id AND o.claimed_at IS NOT NULL))))), 0)::bigint;
 $$;
 
+-- Take the dedupe keys of messages, if no two are the same and nobody has, or had, one of them: the common case of `lock_keys` and
+-- `judge_keys`, with one row written for each. Whether that was possible; if not, what was written stands in for free keys.
+CREATE FUNCTION qo.take_keys(p_queues bigint[], p_scopes text[], p_ids uuid[], p_dedupes jsonb[], p_windows double precision[], p_now timestamptz)
+RETURNS boolean LANGUAGE plpgsql AS $$
+DECLARE
+    v_count bigint;
+    v_queues bigint[];      -- of the keys that were taken, as the following
+    v_scopes text[];
+    v_keys text[];
+BEGIN
+    SELECT count(*) INTO v_count FROM unnest(p_dedupes) d WHERE d IS NOT NULL;
+    IF v_count > (SELECT count(*) FROM (SELECT DISTINCT m.queue, m.scope, m.dedupe ->> 'key' FROM unnest(p_queues, p_scopes, p_dedupes) AS m (queue, scope, dedupe)
+                                        WHERE m.dedupe IS NOT NULL) x) THEN
+        RETURN false;
+    END IF;
+    WITH taken AS (
+        INSERT INTO qo.dedupe (queue_id, scope, key, message_id, until, checked_at)
+        SELECT m.queue, m.scope COLLATE "C", (m.dedupe ->> 'key') COLLATE "C", m.id, u.until, coalesce(u.until, p_now + interval '{check_dedupe}')
+        FROM unnest(p_queues, p_scopes, p_ids, p_dedupes, p_windows) AS m (queue, scope, id, dedupe, secs)
+        CROSS JOIN LATERAL (SELECT p_now + make_interval(secs => m.secs) AS until) u WHERE m.dedupe IS NOT NULL ORDER BY 1, 2, 3
+        ON CONFLICT DO NOTHING RETURNING queue_id, scope, key
+    )
+    SELECT array_agg(t.queue_id), array_agg(t.scope), array_agg(t.key) INTO v_queues, v_scopes, v_keys FROM taken t;
+    IF cardinality(v_keys) = v_count THEN RETURN true; END IF;
+    UPDATE qo.dedupe d SET message_id = '00000000-0000-0000-0000-000000000000', until = '-infinity', checked_at = p_now
+    FROM unnest(v_queues, v_scopes, v_keys) AS t (queue, scope, key) WHERE d.queue_id = t.queue AND d.scope = t.scope AND d.key = t.key;
+    RETURN false;
+END $$;
+
 -- Judge the dedupe keys of messages: of each the one that holds its key, NULL if it takes the key itself or has none. The keys are locked.
 -- Keys that come once are judged together; one that comes again in the batch, or whose row is not there, in its turn.
 CREATE FUNCTION qo.judge_keys(p_queues bigint[], p_scopes text[], p_ids uuid[], p_dedupes jsonb[], p_windows double precision[], p_known boolean[], p_now timestamptz)
@@ -407,7 +437,7 @@ BEGIN
 END $$;
 
 -- Push anything, in a few statements for all of it. Lanes are created in the order of first arrivals, and locked by id before offsets
--- are given out. Answers for each message: 'stored', 'duplicate' and the first one's id, 'too large' and the limit, or 'known',
+-- are given out. A column that is the same for all has one value. Answers for each message: 'stored', 'duplicate' and the first one's id, 'too large' and the limit, or 'known',
 -- if its id is that of another message. Raises, and nothing is done: QO001, if a queue is missing that the caller wants to
 -- create itself (`p_own`); QO003, if a queue's payloads must be sealed and one is not; QO004, if a queue is full; a unique
 -- violation, if an id is known and that was not to be looked for first (`p_look`).
@@ -428,6 +458,7 @@ DECLARE
     v_noted boolean[];          -- whether its queue's history is full
     v_scopes text[];
     v_firsts uuid[];            -- who holds its dedupe key, if it is another
+    v_taken boolean;            -- whether all took their dedupe keys at once; NULL if they have none
     v_known boolean[];          -- whether its id is there, and is its own
     v_comes boolean[];
     v_numbers integer[];        -- of those that enter now: their lanes'
@@ -439,6 +470,15 @@ DECLARE
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN PERFORM qo.refuse_isolation(); END IF;
     IF p_now IS NOT NULL THEN PERFORM qo.check_clock(); END IF;
+    p_queues := qo.filled(p_queues, v_count);
+    p_keys := qo.filled(p_keys, v_count);
+    p_kinds := qo.filled(p_kinds, v_count);
+    p_priorities := qo.filled(p_priorities, v_count);
+    p_headers := qo.filled(p_headers, v_count);
+    p_dues := qo.filled(p_dues, v_count);
+    p_delays := qo.filled(p_delays, v_count);
+    p_ttls := qo.filled(p_ttls, v_count);
+    p_dedupes := qo.filled(p_dedupes, v_count);
     IF cardinality(p_own) > 0 THEN
         SELECT n INTO v_name FROM unnest(p_own) n WHERE NOT EXISTS (SELECT FROM qo.queues k WHERE k.name = n) LIMIT 1;
         IF FOUND THEN RAISE EXCEPTION USING ERRCODE = 'QO001', MESSAGE = 'a queue is new', DETAIL = v_name; END IF;
@@ -457,8 +497,14 @@ BEGIN
         AS m (queue, due, delay, payload, headers, dedupe, ttl, n)
     CROSS JOIN LATERAL (SELECT y.id, y.name, y.rules FROM qo.queues y WHERE y.name = m.queue LIMIT 1) k;
     IF v_name IS NOT NULL THEN RAISE EXCEPTION USING ERRCODE = 'QO003', MESSAGE = 'a queue seals its payloads', DETAIL = v_name; END IF;
+    v_firsts := array_fill(NULL::uuid, ARRAY[v_count]);
+    IF EXISTS (SELECT FROM unnest(p_dedupes) d WHERE d IS NOT NULL) THEN
+        v_scopes := ARRAY(SELECT qo.scope_of(m.dedupe, m.key, m.kind, m.priority) FROM unnest(p_dedupes, p_keys, p_kinds, p_priorities)
+                          WITH ORDINALITY AS m (dedupe, key, kind, priority, n) ORDER BY m.n);
+        v_taken := NOT p_look AND array_remove(v_limits, NULL) = '{}' AND qo.take_keys(v_queues, v_scopes, p_ids, p_dedupes, v_windows, v_now);
+    END IF;
     IF v_count > 1 OR p_keys[1] IS NOT NULL THEN
-        PERFORM qo.lock_keys_of(p_queues, p_keys, p_kinds, p_priorities, p_dedupes, v_now);
+        PERFORM qo.lock_keys_of(p_queues, p_keys, p_kinds, p_priorities, CASE WHEN v_taken THEN '{}' ELSE p_dedupes END, v_now);
     END IF;
     v_known := array_fill(NULL::boolean, ARRAY[v_count]);
     -- Without `p_look`, one that is in a lane is met where it is written; but not if it is delayed now.
@@ -468,11 +514,8 @@ BEGIN
                  OR EXISTS (SELECT FROM (SELECT i.last FROM qo.id_runs i WHERE i.first <= m.id ORDER BY i.first DESC LIMIT 1) b WHERE b.last >= m.id))) LOOP
         v_known[x.n] := qo.is_repeat(x.id, x.queue, x.key, x.payload);
     END LOOP;
-    v_firsts := array_fill(NULL::uuid, ARRAY[v_count]);
-    IF EXISTS (SELECT FROM unnest(p_dedupes) d WHERE d IS NOT NULL) THEN
-        v_firsts := qo.judge_keys(v_queues, ARRAY(
-            SELECT qo.scope_of(m.dedupe, m.key, m.kind, m.priority) FROM unnest(p_dedupes, p_keys, p_kinds, p_priorities)
-            WITH ORDINALITY AS m (dedupe, key, kind, priority, n) ORDER BY m.n), p_ids,
+    IF NOT v_taken THEN
+        v_firsts := qo.judge_keys(v_queues, v_scopes, p_ids,
             ARRAY(SELECT CASE WHEN m.large IS NULL THEN m.dedupe END FROM unnest(p_dedupes, v_limits) WITH ORDINALITY AS m (dedupe, large, n) ORDER BY m.n),
             v_windows, v_known, v_now);
     END IF;
