@@ -17,6 +17,7 @@ from qo.core.lease import Complete, Release, Report
 from qo.core.queue import QueueSettings
 
 NOTHING: frozenset[int] = frozenset()
+WITHOUT_RESULT = Completed(None)
 
 
 class Decided(NamedTuple):
@@ -93,7 +94,7 @@ def settle_run(
     judged = judge_run(run.start, reports)
     done = tuple(
         [
-            Decided(offset, Completed(_result(reports.get(offset))), run.attempt(offset))
+            Decided(offset, _completed(reports.get(offset)), 1 if offset != run.start else run.attempts + 1)
             for offset in range(run.start, judged.completed_to)
             if offset not in run.skips
         ]
@@ -176,5 +177,6 @@ def _canceled_among(run: Run, start: int) -> tuple[int, ...]:
     return tuple(offset for offset in sorted(run.canceled) if start <= offset < run.end)
 
 
-def _result(report: Report | None) -> bytes | None:
-    return report.result if isinstance(report, Complete) else None
+def _completed(report: Report | None) -> Completed:
+    result = report.result if isinstance(report, Complete) else None
+    return WITHOUT_RESULT if result is None else Completed(result)

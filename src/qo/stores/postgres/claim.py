@@ -9,7 +9,8 @@ import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import accumulate, repeat
+from itertools import accumulate, chain, repeat
+from operator import add
 from typing import Any, NamedTuple
 
 import asyncpg
@@ -408,13 +409,24 @@ def _places(batch: Any, count: int) -> Iterable[Iterable[Any]]:
             batch["attempts"] or repeat(0),
             repeat(batch["expires_at"]),
         )
-    runs = zip(*(batch[name] for name in RUN_COLUMNS), strict=True)
-    rows = [
-        (lane, first + step, queue, key, 0 if step else attempts, expires)
-        for lane, first, length, queue, key, attempts, expires in runs
-        for step in range(length)
-    ]
-    return zip(*rows, strict=True)
+    lanes, firsts, counts, queues, keys, tried, expiries = (batch[name] for name in RUN_COLUMNS)
+    return (
+        _spread(lanes, counts),
+        chain.from_iterable(map(range, firsts, map(add, firsts, counts))),
+        _spread(queues, counts),
+        _spread(keys, counts),
+        chain.from_iterable((before, *repeat(0, count - 1)) for before, count in zip(tried, counts, strict=True))
+        if any(tried)
+        else repeat(0),
+        _spread(expiries, counts),
+    )
+
+
+def _spread(values: Sequence[Any], counts: Sequence[int]) -> Iterable[Any]:
+    """Each value as often as it counts; endlessly, if all are the same."""
+    if values.count(values[0]) == len(values):
+        return repeat(values[0])
+    return chain.from_iterable(map(repeat, values, counts))
 
 
 async def claim_again(call: Call, connection: Connection, wants: Sequence[Want]) -> list[Any]:

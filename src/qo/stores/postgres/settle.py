@@ -101,8 +101,8 @@ def _only_done(settlements: Sequence[Settlement]) -> Leases | None:
 
 
 def _ranges(leases: Leases) -> tuple[Any, ...]:
-    """Leases and the ranges of their offsets. Messages, by the number of their lease: when they were started, in
-    microseconds from the first, and their results.
+    """Leases and the ranges of their offsets. Messages, by the number of their lease if there are several: when they
+    were started, in microseconds from the first, and their results.
     """
     offsets = [sorted(lease) for lease in leases.values()]
     items = [lease[offset] for lease, own in zip(leases.values(), offsets, strict=True) for offset in own]
@@ -113,7 +113,7 @@ def _ranges(leases: Leases) -> tuple[Any, ...]:
         as_one([token for token, _ in leases]),
         [lane for _, lane in leases],
         ["{" + ",".join(f"[{first},{last})" for first, last in _parts(own)) + "}" for own in offsets],
-        as_text(number for number, own in enumerate(offsets, 1) for _ in own),
+        as_text(number for number, own in enumerate(offsets, 1) for _ in own) if len(leases) > 1 else "{}",
         as_text(item.offset for item in items),
         as_text([] if base is None else [None if time is None else (time - base) // MICROSECOND for time in started]),
         [] if all(result is None for result in results) else results,

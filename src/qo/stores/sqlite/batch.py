@@ -17,6 +17,8 @@ from qo.stores.sqlite.statements import CURSOR_WIDTH, as_json, statements
 from qo.stores.sqlite.transaction import QueueRow, Row, Transaction
 
 SQL = statements("claim")
+AHEAD_MESSAGES = 3
+"""So many messages of each lane are read beside others: more would repeat what a row says of its lane too often."""
 
 
 class Source(NamedTuple):
@@ -111,19 +113,27 @@ class Batch:
 
 
 def read_ahead(tx: Transaction, cursor_ids: Sequence[int], batch: Batch) -> None:
-    """Read the keyed lanes that a claim is about to take from, no more of them than it has room for."""
+    """Read the keyed lanes that a claim is about to take from, no more of them than it has room for.
+
+    Of a lane that has many messages the first few are read here, and the others when they are taken.
+    """
     ahead = batch.ahead
     unread = [id for id in cursor_ids if id not in ahead]
-    room = batch.room - sum(len(each.messages) for each in ahead.values())
+    room = batch.room - sum(_depth(each.cursor, batch) for each in ahead.values())
     left = batch.bytes_left - sum(map(size_of, chain.from_iterable(each.messages for each in ahead.values())))
     if not unread or room <= 0 or left <= 0:
         return
-    for row in tx.each(SQL.read_ahead, as_json(unread), batch.run_room):
-        id, skips, message = row[0], row[CURSOR_WIDTH], row[CURSOR_WIDTH + 1 :]
-        if room <= 0 or left <= 0:
-            return
+    for row in tx.each(SQL.read_ahead, as_json(unread), min(batch.run_room, AHEAD_MESSAGES)):
+        id, message = row[0], row[CURSOR_WIDTH + 1 :]
         if id not in ahead:
-            ahead[id] = Ahead(read_cursor(row[:CURSOR_WIDTH]), [], bool(skips))
+            if room <= 0 or left <= 0:
+                return
+            lane = ahead[id] = Ahead(read_cursor(row[:CURSOR_WIDTH]), [], bool(row[CURSOR_WIDTH]))
+            room -= _depth(lane.cursor, batch)
         ahead[id].messages.append(message)
-        room -= 1
         left -= size_of(message)
+
+
+def _depth(cursor: Cursor, batch: Batch) -> int:
+    """How many messages a keyed lane may give at most."""
+    return 1 if cursor.losses else min(batch.run_room, cursor.lane.tail - cursor.position)

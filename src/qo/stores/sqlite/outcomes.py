@@ -111,9 +111,9 @@ def note_failure(
 
 def finish_of(offset: int, end: fate.Fate, attempt: int, owner: str | None, started_at: int | None) -> Finish | None:
     """The outcome of a fate that is an end; None for one that is not."""
+    if isinstance(end, fate.Completed):
+        return Finish(offset, JobState.SUCCEEDED, attempt, None, None, end.result, owner, started_at)
     match end:
-        case fate.Completed(result):
-            return Finish(offset, JobState.SUCCEEDED, attempt, None, None, result, owner, started_at)
         case fate.Dead(reason, error, attempts):
             return Finish(offset, JobState.FAILED, max(attempts, 1), reason, error, None, owner, started_at)
         case fate.Canceled(reason):
@@ -128,9 +128,9 @@ def canceled_ends(offsets: Sequence[int], owner: str | None) -> list[Finish]:
 
 
 def verdict_of(end: fate.Fate) -> Verdict:
+    if isinstance(end, fate.Completed):
+        return Verdict.COMPLETED
     match end:
-        case fate.Completed():
-            return Verdict.COMPLETED
         case fate.Again():
             return Verdict.RETRYING
         case fate.Back():

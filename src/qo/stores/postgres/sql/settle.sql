@@ -364,8 +364,9 @@ BEGIN
 END $$;
 
 -- The common case of `settle`: all is completed, as ranges by lease; of a keyed lane its whole run. The messages follow, each with the number of
--- its lease, when it was started (in microseconds from `p_base`) and its result; lists of what none has are empty, and a list of what all have in common is of one. Signal 'items': it is not
--- that case, nothing was done, say it item by item. Else `ended` tells which leases are over.
+-- its lease, when it was started (in microseconds from `p_base`) and its result. A list of what none has is empty, as that of numbers is where
+-- there is one lease; one of what all have in common has one value. Signal 'items': it is not that case, nothing was done, say it item by item.
+-- Else `ended` tells which leases are over.
 CREATE FUNCTION qo.settle_done(p_tokens text[], p_lanes bigint[], p_done int8multirange[], p_numbers integer[], p_offsets bigint[], p_began bigint[],
                                p_results bytea[], p_base timestamptz, p_wants jsonb, p_plain qo.short_claims, p_now timestamptz)
 RETURNS SETOF qo.claim_row LANGUAGE plpgsql AS $$
@@ -386,8 +387,9 @@ DECLARE
     v_keyed boolean[];          -- by lease, as the following
     v_ended boolean[];
     v_recorded boolean[];
+    v_all_recorded boolean;
     v_awaited boolean[];        -- whether it is the default group's, whose outcomes somebody may await
-    v_attempts integer[];
+    v_attempts integer[];       -- before this one; NULL: none
     v_froms bigint[];
     v_owners text[];
     v_owner text;               -- of all, if `v_owners` are not needed
@@ -414,7 +416,8 @@ BEGIN
     SELECT count(*), bool_or(e.over AND e.fragile IS NOT NULL), array_agg(e.cursor_id) FILTER (WHERE e.keyed), array_agg(e.lane_id) FILTER (WHERE e.keyed),
            array_agg(e.group_id) FILTER (WHERE e.keyed), array_agg(e.to_offset) FILTER (WHERE e.keyed), array_agg(e.keyed ORDER BY e.n),
            array_agg(e.over ORDER BY e.n), array_agg(e.awaited AND e.history <> 'none' ORDER BY e.n), array_agg(e.awaited ORDER BY e.n),
-           array_agg(CASE WHEN e.keyed THEN e.attempts ELSE 0 END ORDER BY e.n), array_agg(e.from_offset ORDER BY e.n),
+           CASE WHEN bool_or(e.keyed AND e.attempts > 0) THEN array_agg(CASE WHEN e.keyed THEN e.attempts ELSE 0 END ORDER BY e.n) END,
+           array_agg(e.from_offset ORDER BY e.n),
            CASE WHEN count(DISTINCT coalesce(e.owner, '')) > 1 THEN array_agg(e.owner ORDER BY e.n) END, min(e.owner),
            CASE WHEN count(e.started) > 0 THEN array_agg(e.started ORDER BY e.n) END
     INTO v_count, v_fragile, v_cursors, v_lanes, v_in_groups, v_positions, v_keyed, v_ended, v_recorded, v_awaited, v_attempts, v_froms, v_owners, v_owner,
@@ -439,13 +442,16 @@ BEGIN
         RETURN NEXT v_answer;
         RETURN;
     END IF;
+    v_all_recorded := array_position(v_recorded, false) IS NULL;
     IF true = ANY (v_recorded) THEN
         INSERT INTO qo.outcomes (lane_id, "offset", finished_at, state, attempt, result, owner, started_at)
-        SELECT p_lanes[i.n], i."offset", v_now, 'succeeded', CASE WHEN i."offset" = v_froms[i.n] THEN v_attempts[i.n] + 1 ELSE 1 END, i.result,
+        SELECT p_lanes[i.n], i."offset", v_now, 'succeeded',
+               CASE WHEN v_attempts IS NULL OR i."offset" <> v_froms[i.n] THEN 1 ELSE v_attempts[i.n] + 1 END, i.result,
                CASE WHEN v_owners IS NULL THEN v_owner ELSE v_owners[i.n] END,
                coalesce(p_base + i.began * interval '1 microsecond',
                         CASE WHEN v_started IS NOT NULL THEN (v_started[i.n] ->> i."offset"::text)::timestamptz END)
-        FROM unnest(p_numbers, p_offsets, p_began, p_results) AS i (n, "offset", began, result) WHERE v_recorded[i.n]
+        FROM (SELECT coalesce(n, 1) AS n, "offset", began, result FROM unnest(p_numbers, p_offsets, p_began, p_results) AS m (n, "offset", began, result)) i
+        WHERE v_all_recorded OR v_recorded[i.n]
         ON CONFLICT (lane_id, "offset", finished_at) DO UPDATE SET state = excluded.state, attempt = excluded.attempt,
             reason = NULL, error = NULL, result = excluded.result, owner = excluded.owner, started_at = excluded.started_at;
     END IF;
@@ -457,8 +463,10 @@ BEGIN
     FROM unnest(v_tokens, p_lanes, p_done, v_ended) AS i (token, lane, done, over) WHERE x.token = i.token AND x.lane_id = i.lane;
     IF v_cursors IS NOT NULL THEN PERFORM qo.rest_all(v_cursors, v_lanes, v_in_groups, v_positions); END IF;
     IF v_fragile THEN PERFORM qo.hint(NULL); END IF;
-    PERFORM qo.tell_watchers(array_agg(p_lanes[i.n]), array_agg(i."offset")) FROM unnest(p_numbers, p_offsets) AS i (n, "offset")
-    WHERE v_awaited[i.n] AND EXISTS (SELECT FROM qo.watched);
+    IF EXISTS (SELECT FROM qo.watched) THEN
+        PERFORM qo.tell_watchers(array_agg(p_lanes[i.n]), array_agg(i."offset")) 
+        FROM (SELECT coalesce(n, 1) AS n, "offset" FROM unnest(p_numbers, p_offsets) AS m (n, "offset")) i WHERE v_awaited[i.n];
+    END IF;
     PERFORM qo.to_tidy(p_lanes, v_now);
     v_answer.ended := v_ended;
     -- Behind a run there may be one whose time is over: that must go before lanes are ranked by their heads.

@@ -311,12 +311,12 @@ DECLARE
     v_recorded boolean[];
     v_ends bigint[];
     v_sizes bigint[];
-    v_late boolean;         -- of all messages, as the following
-    v_kinds boolean;
-    v_priorities boolean;
-    v_headers boolean;
-    v_dues boolean;
-    v_retries boolean;
+    v_one_kind boolean;     -- whether all messages are alike in that, as the following
+    v_one_priority boolean;
+    v_prompt boolean;       -- and entered their lanes when they were created
+    v_headers bigint;       -- how many messages have them, as the following
+    v_dues bigint;
+    v_retries bigint;
 BEGIN
     finished := '{}';
     filled := false;
@@ -372,24 +372,21 @@ BEGIN
             WHERE x.lane_id = got.lanes[v_cut] AND x."offset" >= got.firsts[v_cut] AND x."offset" < v_ends[v_cut]) t
             WHERE t."offset" = got.firsts[v_cut] OR t.size <= w.bytes - (SELECT coalesce(sum(size), 0) FROM unnest(v_sizes[1 : v_cut - 1]) size));
     END IF;
-    WITH taken AS MATERIALIZED (
-        SELECT row_number() OVER () AS place, m.* FROM unnest(got.lanes, got.firsts, v_ends) AS r (lane, first, last)
-        CROSS JOIN LATERAL (SELECT * FROM qo.messages x WHERE x.lane_id = r.lane AND x."offset" >= r.first AND x."offset" < r.last ORDER BY x."offset") m
-    ), said AS (
-        SELECT array_agg(t.id) AS ids, array_agg(t.payload) AS payloads, array_agg(t.created_at) AS created, sum(qo.size_of(t.payload, t.headers)) AS bytes,
-               min(t.kind) AS kind, min(t.priority) AS priority, min(t.kind) <> max(t.kind) AS kinds, min(t.priority) <> max(t.priority) AS priorities,
-               bool_or(t.entered_at <> t.created_at) AS late, count(t.headers) > 0 AS headers, count(t.due_at) > 0 AS dues, count(t.retry_of) > 0 AS retries
-        FROM taken t
-    )
-    SELECT s.ids, s.payloads, s.created, s.bytes, s.kind, s.priority,
-           CASE WHEN s.kinds THEN (SELECT array_agg(t.kind ORDER BY t.place) FROM taken t) END,
-           CASE WHEN s.priorities THEN (SELECT array_agg(t.priority ORDER BY t.place) FROM taken t) END,
-           CASE WHEN s.late THEN (SELECT array_agg(t.entered_at ORDER BY t.place) FROM taken t) END,
-           CASE WHEN s.headers THEN (SELECT array_agg(t.headers ORDER BY t.place) FROM taken t) END,
-           CASE WHEN s.dues THEN (SELECT array_agg(t.due_at ORDER BY t.place) FROM taken t) END,
-           CASE WHEN s.retries THEN (SELECT array_agg(t.retry_of ORDER BY t.place) FROM taken t) END
-    INTO got.ids, got.payloads, got.created, got.bytes, got.kind, got.priority, got.kinds, got.priorities, got.entered, got.headers, got.dues, got.retries_of
-    FROM said s;
+    SELECT array_agg(m.id), array_agg(m.payload), array_agg(m.created_at), sum(qo.size_of(m.payload, m.headers)), min(m.kind), min(m.priority),
+           array_agg(m.kind), array_agg(m.priority), array_agg(m.entered_at), array_agg(m.headers), array_agg(m.due_at), array_agg(m.retry_of),
+           min(m.kind) = max(m.kind), min(m.priority) = max(m.priority), bool_and(m.entered_at = m.created_at), count(m.headers), count(m.due_at),
+           count(m.retry_of)
+    INTO got.ids, got.payloads, got.created, got.bytes, got.kind, got.priority,
+         got.kinds, got.priorities, got.entered, got.headers, got.dues, got.retries_of,
+         v_one_kind, v_one_priority, v_prompt, v_headers, v_dues, v_retries
+    FROM unnest(got.lanes, got.firsts, v_ends) AS r (lane, first, last)
+    CROSS JOIN LATERAL (SELECT * FROM qo.messages x WHERE x.lane_id = r.lane AND x."offset" >= r.first AND x."offset" < r.last ORDER BY x."offset") m;
+    IF v_one_kind THEN got.kinds := NULL; END IF;
+    IF v_one_priority THEN got.priorities := NULL; END IF;
+    IF v_prompt THEN got.entered := NULL; END IF;
+    IF v_headers = 0 THEN got.headers := NULL; END IF;
+    IF v_dues = 0 THEN got.dues := NULL; END IF;
+    IF v_retries = 0 THEN got.retries_of := NULL; END IF;
     got.counts := ARRAY(SELECT r.last - r.first FROM unnest(got.firsts, v_ends) AS r (first, last));
     IF w.at_delivery THEN
         PERFORM qo.write_outcomes(array_agg(r.lane), array_agg(o), '{}', array_agg(CASE WHEN o = r.first THEN r.attempts ELSE 0 END + 1), '{}', '{}', '{}',
