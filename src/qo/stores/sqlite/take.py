@@ -103,7 +103,7 @@ def _run(tx: Transaction, source: Source, ahead: Ahead, batch: Batch) -> tuple[l
         coming = coming or tx.each(SQL.messages, cursor.lane.id, position, room - len(run))
         messages, cut = within(coming, size_of, left)
         coming = []
-        if not messages or (run and left <= 0):
+        if not messages or (run and (left <= 0 or size_of(messages[0]) > left)):
             break
         skips = _skips_among(tx, cursor, messages) if ahead.skips else NO_SKIPS
         if batch.want.kinds is not None or skips or _may_be_passed(source, messages):
