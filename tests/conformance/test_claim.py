@@ -9,6 +9,7 @@ import pytest
 from qo.core.errors import Invalid
 from qo.core.lane import Filter
 from qo.core.lease import Claimed, LeaseToken, Nothing, Want
+from qo.core.outcome import JobState
 from tests.conformance.saying import (
     ORDERS,
     answers,
@@ -209,3 +210,13 @@ async def test_all_that_time_has_changed_comes_before_a_claim(store, clock):
     clock.move(seconds=31)
     taken = await claim(store, "a", "b", group="g")
     assert [(each.queue, each.payload) for each in taken] == [("a", b"0"), ("a", b"1"), ("b", b"2"), ("b", b"3")]
+
+
+async def test_a_claim_looks_no_further_into_a_lane_than_it_has_room_for(store, clock):
+    """What is behind the run stays as it is, also if its time to live is over: others may ask how it stands."""
+    behind = message(key="k", ttl=timedelta(seconds=20))
+    await store.push([message(), message(key="k"), behind])
+    clock.move(seconds=31)
+    assert len(await claim(store, messages=2)) == 2
+    [job] = await store.jobs([behind.id])
+    assert (job.state, job.reason) == (JobState.QUEUED, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 from qo.core.fate import FRAGILE_LOSSES, Completed, Dead
@@ -101,7 +102,7 @@ def _run(tx: Transaction, source: Source, ahead: Ahead, batch: Batch) -> tuple[l
     while len(run) < room and not stopped and position < cursor.lane.tail:
         left = batch.bytes_left - sizes_of(run)
         coming = coming or tx.each(SQL.messages, cursor.lane.id, position, room - len(run))
-        messages, cut = within(coming, size_of, left)
+        messages, cut = within(islice(coming, room - len(run)), size_of, left)
         coming = []
         if not messages or (run and (left <= 0 or size_of(messages[0]) > left)):
             break
@@ -113,7 +114,6 @@ def _run(tx: Transaction, source: Source, ahead: Ahead, batch: Batch) -> tuple[l
             delivered = set(taken.offsets)
             messages = [each for each in messages if each[0] in delivered]
         else:
-            messages = messages[: room - len(run)]
             position = messages[-1][0] + 1
         for message in messages:
             attempts, losses = (cursor.attempts, cursor.losses) if message[0] == cursor.position else (0, 0)
