@@ -45,7 +45,7 @@ def push(tx: Transaction, messages: tuple[NewMessage, ...]) -> list[Pushed]:
     repeats = repeats_in(messages)
     if repeats:
         return with_repeats(messages, repeats, push(tx, without(messages, repeats)))
-    if not tx.careful and _are_plain(messages) and _push_plain(tx, messages):
+    if not tx.careful and (_are_alike(messages) or _are_keyed(messages)) and _push_plain(tx, messages):
         return [Stored(message.id) for message in messages]
     batch = Batch(tx, messages)
     answers = batch.judge()
@@ -162,43 +162,52 @@ def _amended(tx: Transaction, queue: QueueRow, message: NewMessage) -> NewMessag
 
 
 _said_of = attrgetter("queue", "headers", "due_at", "ttl", "dedupe", "new_queue", "delay")
-_lane_of = attrgetter("key", "kind", "priority")
+_said_in_lane = attrgetter(
+    "queue", "kind", "priority", "key", "headers", "due_at", "ttl", "dedupe", "new_queue", "delay"
+)
 _key = attrgetter("key")
 _payload = attrgetter("payload")
-NOTHING_MORE = (None,) * 6
 NO_DELAY = timedelta(0)
 
 
-def _are_plain(messages: tuple[NewMessage, ...]) -> bool:
-    """Whether all go to one queue and say nothing but their lane and payload: the common batch, seen in one pass."""
+def _are_alike(messages: tuple[NewMessage, ...]) -> bool:
+    """Whether all go to one open lane and say nothing but their payload: the common batch, seen in one pass."""
     if not messages:
         return False
+    first = _said_in_lane(messages[0])
+    if first[3:] != (None,) * 7:
+        return False
+    return len(messages) == 1 or all(map(first.__eq__, map(_said_in_lane, messages)))
+
+
+def _are_keyed(messages: tuple[NewMessage, ...]) -> bool:
+    """Whether all go to keyed lanes of one queue and say no more than kind, priority and payload."""
+    if not messages or messages[0].key is None:
+        return False
     first = _said_of(messages[0])
-    return first[1:] == NOTHING_MORE and (len(messages) == 1 or all(map(first.__eq__, map(_said_of, messages))))
+    return (
+        first[1:] == (None,) * 6 and all(map(first.__eq__, map(_said_of, messages))) and None not in map(_key, messages)
+    )
 
 
 def _push_plain(tx: Transaction, messages: tuple[NewMessage, ...]) -> bool:
-    """Append a plain batch. Whether that could be done: to one open lane, or to keyed lanes; all must be small enough,
-    and live for ever.
+    """Append a batch that goes to one open lane, or to keyed lanes. Whether that could be done: all must be small
+    enough, and live for ever.
     """
-    queue = queue_to_use(tx, messages[0].queue)
+    first = messages[0]
+    queue = queue_to_use(tx, first.queue)
     settings = queue.settings
     if settings.ttl is not None or settings.delay or settings.encrypt or settings.max_size is not None:
         return False
     if max(map(len, map(_payload, messages))) > settings.max_payload:
         return False
-    keys = list(map(_key, messages))
-    keyed = None not in keys
-    first = _lane_of(messages[0])
-    if not keyed and not all(map(first.__eq__, map(_lane_of, messages))):
-        return False
     intake.check_not_waiting(tx, [message.id for message in messages])
-    if keyed:
-        lanes = keyed_lanes_to_use(tx, queue, keys)
-        intake.enter_due_of_keys(tx, queue, lanes.values())
-        append_keyed(tx, queue, lanes, messages)
-    else:
-        append_plain(tx, queue, lane_to_use(tx, queue, LaneName(*first)), messages)
+    if first.key is None:
+        append_plain(tx, queue, lane_to_use(tx, queue, LaneName(None, first.kind, first.priority)), messages)
+        return True
+    lanes = keyed_lanes_to_use(tx, queue, map(_key, messages))
+    intake.enter_due_of_keys(tx, queue, lanes.values())
+    append_keyed(tx, queue, lanes, messages)
     return True
 
 

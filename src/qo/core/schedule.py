@@ -1,0 +1,233 @@
+"""Schedules: rules that push when they are due.
+
+A slot is an instant at which a schedule is to fire. Its identity is the schedule's own id and that
+instant, so a schedule that is made anew under an old name has slots of its own. `firing` says what
+is done when one is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from enum import StrEnum
+from functools import lru_cache
+
+import msgspec
+
+from qo.core.durations import LONGEST
+from qo.core.errors import Invalid, TooLarge, not_one_of
+from qo.core.message import OWN_PREFIX, check_headers, check_own_headers, check_priority
+from qo.core.moments import checked_time
+from qo.core.names import DEFAULT_KIND, checked_key, checked_name
+from qo.core.slots import RULES_LIMIT, Fold, Gap, Rule, Timetable, read_zone
+
+RECORD_KIND = "schedule"
+SCHEDULE_HEADER, SLOT_HEADER, FIRED_BY_HEADER = (f"{OWN_PREFIX}{name}" for name in ("schedule", "slot", "fired-by"))
+PAYLOAD_LIMIT = 128 * 1024
+TAGS_LIMIT = 20
+RUNS_KEPT = 50
+"""The newest runs, and slots that were skipped, that a schedule remembers."""
+CATCH_UP_LIMIT = 10_000
+
+
+class CatchUp(StrEnum):
+    """What becomes of slots that were missed."""
+
+    SKIP = "skip"
+    LAST = "last"
+    ALL = "all"
+
+
+class Overlap(StrEnum):
+    """What becomes of a slot whose predecessor's job is not finished."""
+
+    ALLOW = "allow"
+    SKIP = "skip"
+    BUFFER_ONE = "buffer_one"
+    BUFFER_ALL = "buffer_all"
+    CANCEL_OTHER = "cancel_other"
+
+
+class FiredBy(StrEnum):
+    """Why a job was pushed."""
+
+    SCHEDULE = "schedule"
+    MANUAL = "manual"
+    BACKFILL = "backfill"
+    CATCH_UP = "catch_up"
+
+
+class Skipped(StrEnum):
+    """Why slots did not become jobs."""
+
+    MISSED = "missed"
+    OVERLAP = "overlap"
+    EDITED = "edited"
+    PAUSED = "paused"
+    REFUSED = "refused"
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The message that a schedule pushes. `payload` is JSON, or any bytes; `ttl` is in seconds."""
+
+    queue: str
+    kind: str = DEFAULT_KIND
+    payload: bytes = b"null"
+    key: str | None = None
+    priority: int = 0
+    headers: Mapping[str, str] | None = None
+    ttl: float | None = None
+
+    def __post_init__(self) -> None:
+        checked_name("target.queue", self.queue)
+        checked_name("target.kind", self.kind)
+        if self.key is not None:
+            checked_key("target.key", self.key)
+        check_priority(self.priority)
+        if len(self.payload) > PAYLOAD_LIMIT:
+            raise TooLarge("target.payload", f"must have at most {PAYLOAD_LIMIT} bytes, not {len(self.payload)}")
+        if self.headers is not None:
+            check_headers(self.headers)
+            check_own_headers(self.headers)
+        if self.ttl is not None:
+            _check_seconds("target.ttl", self.ttl, zero=False)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What code says of a schedule. All else is the runtime's.
+
+    rules, exclude     when it fires: at every slot of a rule that no exclusion names
+    timezone           the zone whose wall clock cron rules speak of
+    dst_gap, dst_fold  what becomes of times that the wall clock leaves out, or shows twice
+    jitter_seconds     each slot fires up to so much later, the same each time that one asks
+    catch_up           what becomes of missed slots: the last fires, all, or none; of `all` the oldest
+                       `catch_up_limit`, and none that is older than `catch_up_window` seconds
+    overlap            what becomes of a slot while the job of an earlier one is not finished
+    starts_at, ends_at no slot before the one, and none from the other on
+    runs_limit         it ends after so many runs
+    failure_threshold  it pauses after so many failed jobs in a row
+    """
+
+    target: Target
+    rules: tuple[Rule, ...]
+    exclude: tuple[Rule, ...] = ()
+    timezone: str = "UTC"
+    dst_gap: Gap = Gap.SHIFT
+    dst_fold: Fold = Fold.FIRST
+    jitter_seconds: float = 0.0
+    catch_up: CatchUp = CatchUp.LAST
+    catch_up_limit: int = 100
+    catch_up_window: float = 7 * 86400.0
+    overlap: Overlap = Overlap.ALLOW
+    starts_at: datetime | None = None
+    ends_at: datetime | None = None
+    runs_limit: int | None = None
+    failure_threshold: int | None = None
+    tags: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.rules:
+            raise Invalid("rules", "must have at least one: {cron}, {every} or {at}")
+        for name, items, most in (("rules", self.rules, RULES_LIMIT), ("exclude", self.exclude, RULES_LIMIT),
+                                  ("tags", self.tags, TAGS_LIMIT)):  # fmt: skip
+            if len(items) > most:
+                raise TooLarge(name, f"at most {most} are allowed, not {len(items)}")
+        for name, choice in (("dst_gap", Gap), ("dst_fold", Fold), ("catch_up", CatchUp), ("overlap", Overlap)):
+            if getattr(self, name) not in choice:
+                raise not_one_of(name, getattr(self, name), choice)
+        self._check_numbers()
+        for name in ("starts_at", "ends_at"):
+            if (time := getattr(self, name)) is not None:
+                checked_time(name, time)
+        if self.starts_at is not None and self.ends_at is not None and self.ends_at <= self.starts_at:
+            raise Invalid("ends_at", "must be later than starts_at")
+        for tag in self.tags:
+            checked_name("tags", tag)
+
+    def _check_numbers(self) -> None:
+        _check_seconds("jitter_seconds", self.jitter_seconds)
+        _check_seconds("catch_up_window", self.catch_up_window)
+        for name, most in (("catch_up_limit", CATCH_UP_LIMIT), ("runs_limit", 1 << 53), ("failure_threshold", 1 << 31)):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or not 1 <= value <= most):
+                raise Invalid(name, f"must be a whole number from 1 to {most}, not {value!r}")
+
+    @property
+    def follows_jobs(self) -> bool:
+        """Whether it matters to the schedule how its jobs stand."""
+        return self.overlap is not Overlap.ALLOW or self.failure_threshold is not None
+
+
+def _check_seconds(name: str, value: float, *, zero: bool = True) -> None:
+    most = LONGEST.total_seconds()
+    if type(value) not in (int, float) or not (0 <= value <= most and (zero or value > 0)):
+        raise Invalid(name, f"must be {'from' if zero else 'greater than'} 0 to {most:.0f} seconds, not {value!r}")
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What became of a slot: its job, or why it has none. `until`: of all slots from this one to before that time."""
+
+    slot: datetime
+    at: datetime
+    by: FiredBy = FiredBy.SCHEDULE
+    job: str | None = None
+    skipped: Skipped | None = None
+    until: datetime | None = None
+    label: str | None = None
+    error: str | None = None
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A schedule as it is stored.
+
+    after        all slots up to here are dealt with
+    next_slot    the next one; None: there is none, or it is paused
+    due_at       when that one fires: its jitter later
+    caught_up    missed slots that fired in a row
+    failures     jobs that failed in a row, as far as was looked
+    unfinished   ids of jobs whose ends were not seen yet, oldest first; only where they matter
+    runs         newest first
+    """
+
+    name: str
+    id: str
+    plan: Plan
+    created_at: datetime
+    changed_at: datetime
+    after: datetime
+    next_slot: datetime | None = None
+    due_at: datetime | None = None
+    paused: bool = False
+    note: str | None = None
+    fired: int = 0
+    skipped: int = 0
+    caught_up: int = 0
+    failures: int = 0
+    unfinished: tuple[str, ...] = ()
+    runs: tuple[Run, ...] = ()
+
+
+def timetable(name: str, plan: Plan) -> Timetable:
+    """The plan's rules, read. Raises `Invalid` if one cannot be."""
+    return _timetable(
+        name, plan.rules, plan.exclude, plan.timezone, plan.dst_gap, plan.dst_fold, plan.starts_at, plan.ends_at
+    )
+
+
+@lru_cache(maxsize=4096)
+def _timetable(
+    name: str,
+    rules: tuple[Rule, ...],
+    exclude: tuple[Rule, ...],
+    timezone: str,
+    gap: Gap,
+    fold: Fold,
+    starts_at: datetime | None,
+    ends_at: datetime | None,
+) -> Timetable:
+    zone = read_zone("timezone", timezone)
+    return Timetable(rules, exclude, zone=zone, gap=gap, fold=fold, starts_at=starts_at, ends_at=ends_at, name=name)
+
+
+def slot_text(slot: datetime) -> str:
+    return slot.isoformat().replace("+00:00", "Z")
