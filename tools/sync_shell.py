@@ -19,6 +19,7 @@ SHELLS = {
     "Delivery": "SyncDelivery",
     "DeadLetters": "SyncDeadLetters",
     "Tokens": "SyncTokens",
+    "Schedules": "SyncSchedules",
     "Buffer": "SyncBuffer",
     "Queue": "SyncQueue",
     "Client": "SyncClient",
@@ -39,6 +40,7 @@ SOURCES = [
     Source("delivery", "Delivery", "SyncDelivery", frozenset({"note_settled"})),
     Source("dead", "DeadLetters", "SyncDeadLetters", frozenset({"broker", "queue", "group"})),
     Source("tokens", "Tokens", "SyncTokens", frozenset({"broker"})),
+    Source("schedules", "Schedules", "SyncSchedules", frozenset({"broker"})),
     Source("buffer", "Buffer", "BufferShell"),
     Source(
         "queue",

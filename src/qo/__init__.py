@@ -37,6 +37,7 @@ from qo.core.outcome import DeadLetter, Depth, Job, JobState
 from qo.core.polling import PollingStrategy, monthly_cost
 from qo.core.queue import History, QueueSettings
 from qo.core.retry import RetryPolicy
+from qo.core.slots import Spec
 from qo.core.version import __version__ as __version__
 from qo.worker.errors import PermanentError, RetryableError, Snooze
 from qo.worker.middleware import RunMiddleware
@@ -83,6 +84,7 @@ __all__ = [
     "RolledBack",
     "RunMiddleware",
     "Snooze",
+    "Spec",
     "StoreFull",
     "SyncClient",
     "SyncDelivery",

@@ -43,7 +43,7 @@ from qo.core.queue import QueueSettings
 from qo.core.record import Delete
 from qo.core.retry import MOST_ATTEMPTS
 from qo.core.scaling import Demand
-from qo.core.verbs import Access, Admin, Inspect
+from qo.core.verbs import Access, Admin, Inspect, Schedules
 from qo.core.worker import Heartbeat, WaitingKind, WorkerInfo
 from qo.wire import claims, jobs, messages, problems, queues, settling, tokens
 from qo.wire.operations import OPERATIONS, of_verb
@@ -257,7 +257,7 @@ def test_every_verb_that_a_client_may_make_is_made_by_an_operation_or_by_hand():
     "operation", [each for each in OPERATIONS if each.verb is not None], ids=lambda each: each.name
 )
 def test_an_operation_says_all_of_its_verb_s_arguments(operation):
-    protocol = {"admin": Admin, "inspect": Inspect, "access": Access}[operation.verb.part]
+    protocol = {"admin": Admin, "inspect": Inspect, "access": Access, "schedules": Schedules}[operation.verb.part]
     wanted = set(inspect.signature(getattr(protocol, operation.verb.name)).parameters) - {"self"}
     fields = [*operation.parameters, *operation.verb.fixed, *(["nonce"] if operation.takes_key else [])]
     fields += [] if operation.query is None else operation.query.__struct_fields__

@@ -17,6 +17,7 @@ from qo.broker.ids import Ids
 from qo.broker.measured import Measured
 from qo.broker.push import Pushes
 from qo.broker.results import Results
+from qo.broker.schedules import Scheduler, ScheduleRecords
 from qo.broker.service import Service
 from qo.broker.settle import SettleAnswer, Settles
 from qo.broker.timers import Housekeeping, Poller, Vigil
@@ -41,7 +42,8 @@ from qo.core.message import MessageId, NewMessage, Pushed
 from qo.core.outcome import Job
 from qo.core.polling import GroupBackoff, Polled, PollingStrategy
 from qo.core.scaling import Demand
-from qo.core.verbs import Access, Admin, Engine, Hint, Inspect, Wires, Workers
+from qo.core.schedule import RECORD_KIND
+from qo.core.verbs import Access, Admin, Engine, Hint, Inspect, Schedules, Wires, Workers
 from qo.metrics.registry import Registry
 
 
@@ -74,11 +76,14 @@ class LocalBroker:
         self._results = Results(store, self._clock)
         self._demands = Demands(store, self._clock, times, self._counters, lambda: store.must_poll)
         self._housekeeping = Housekeeping(store, self._clock, times)
-        self._poller = Poller(store, self._clock, polling or PollingStrategy(), self._someone_waits, self._others_wrote)
+        self._poller = Poller(store, self._clock, polling or PollingStrategy(), self._must_hear, self._others_wrote)
         self._vigil = Vigil(store, self._clock, self._someone_waits)
-        self.services: list[Service] = [self._poller, self._vigil, self._housekeeping]
+        self._scheduler = Scheduler(store, self._clock, times, self._ids.take)
+        self.services: list[Service] = [self._poller, self._vigil, self._housekeeping, self._scheduler]
         """What does something at its own times; started with the broker, and stopped with it."""
         self._tokens = TokenRecords(store)
+        self._schedules = ScheduleRecords(store, self._ids.take)
+        self._watches_schedules = False
         self._closed = False
         self._show_waiting()
         store.listen(self._heard)
@@ -97,6 +102,10 @@ class LocalBroker:
     @property
     def access(self) -> Access:
         return self._tokens
+
+    @property
+    def schedules(self) -> Schedules:
+        return self._schedules
 
     @property
     def workers(self) -> Workers:
@@ -203,6 +212,13 @@ class LocalBroker:
         await self._start_listening()
         return await self._demands.wait(queues, group, kinds, until)
 
+    async def watch_schedules(self) -> None:
+        """Hear of schedules that other processes make, from now on, also while nobody waits here. For processes that
+        stay: one that comes and goes fires only what it sees due.
+        """
+        self._watches_schedules = True
+        await self._start_listening()
+
     async def stop_waiting(self) -> None:
         """Answer every waiter, now and from now on, with `Nothing`; all other calls go on."""
         for part in (self._claims.waiters, self._results, self._demands):
@@ -231,10 +247,15 @@ class LocalBroker:
     def _someone_waits(self) -> bool:
         return self._claims.waiting > 0 or len(self._results) > 0 or len(self._demands) > 0
 
+    def _must_hear(self) -> bool:
+        return self._watches_schedules or self._someone_waits()
+
     def _heard(self, hint: Hint) -> None:
         self._counters.heard(hint.queues)
         self._claims.waiters.heard(hint.queues)
         self._demands.heard(hint.queues)
+        if hint.records is None or RECORD_KIND in hint.records:
+            self._scheduler.nudge()
         if hint.queues is None:
             self._results.look_again()  # a hint without queues may stand for the end of a job
             if self._someone_waits():
@@ -247,6 +268,7 @@ class LocalBroker:
         self._claims.waiters.polled()
         self._demands.heard(None)
         self._results.look_again()
+        self._scheduler.nudge()
 
     def _show_waiting(self) -> None:
         show, claims, backoffs = self.metrics, self._claims, self._backoffs
@@ -259,6 +281,11 @@ class LocalBroker:
             "qo_verifications_total",
             "Times it was made sure that the store's hints still come.",
             lambda: self._vigil.verifications,
+        )
+        show.counted(
+            "qo_schedule_runs_total",
+            "Slots of schedules that this process made jobs of.",
+            lambda: self._scheduler.fired,
         )
         show.gauge("qo_waiters", "Claims that are parked.", lambda: self.waiting)
         show.gauge("qo_result_waiters", "Jobs whose end somebody awaits here.", lambda: len(self._results))

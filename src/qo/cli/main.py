@@ -17,6 +17,7 @@ from qo.cli import (
     messages,
     migrate,
     queues,
+    schedules,
     serve,
     token,
     work,
@@ -35,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     )
     main.add_argument("--version", action="version", version=f"qo {__version__}")
     commands = main.add_subparsers(dest="command", metavar="COMMAND")
-    for each in (serve, work, workers, messages, queues, job, dead, token, config, demo, doctor, migrate):
+    for each in (serve, work, workers, messages, queues, job, dead, schedules, token, config, demo, doctor, migrate):
         each.add_to(commands)
     completion.add_to(commands, parser)
     return main

@@ -20,7 +20,7 @@ PATIENCE_SECONDS = 5
 """How long a command looks for a server that answers."""
 QUIET_SECONDS = 0.8
 """A store that has not answered for so long is said to be away."""
-MAKE_STORES = ("push", "token")
+MAKE_STORES = ("push", "token", "schedules")
 
 Run = Callable[[Client, argparse.Namespace], Awaitable[int]]
 

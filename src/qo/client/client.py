@@ -9,6 +9,7 @@ from typing import Self
 from qo.client.job import JobHandle
 from qo.client.middleware import AroundPushes, PushMiddleware
 from qo.client.queue import Queue
+from qo.client.schedules import Schedules
 from qo.client.tokens import Tokens
 from qo.core.errors import RolledBack
 from qo.core.lane import Filter, Start, read_start
@@ -83,6 +84,11 @@ class Client:
     def tokens(self) -> Tokens:
         """Who may come in, where a server asks for tokens."""
         return Tokens(self.broker)
+
+    @property
+    def schedules(self) -> Schedules:
+        """Rules that push a message when they are due."""
+        return Schedules(self.broker)
 
     async def workers(self) -> Sequence[WorkerInfo]:
         """The workers that are registered; those that are gone for a day."""

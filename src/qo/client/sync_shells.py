@@ -12,6 +12,7 @@ from qo.client.delivery import Delivery
 from qo.client.job import JobHandle
 from qo.client.job_info import JobInfo
 from qo.client.outgoing import Message
+from qo.client.schedules import ScheduleOptions, Schedules
 from qo.client.shell import Shell
 from qo.client.tokens import Tokens
 from qo.client.typed import PushOptions, SettingsChanges
@@ -35,6 +36,7 @@ from qo.core.outcome import (
     QueueOverview,
 )
 from qo.core.queue import DEFAULT_LEASE, QueueSettings
+from qo.core.schedule import Coming, Run, ScheduleInfo
 from qo.core.worker import WaitingKind, WorkerInfo
 
 if TYPE_CHECKING:
@@ -280,6 +282,128 @@ class SyncTokens(Shell, over=Tokens):
     def revoke(self, id: str) -> bool:
         """It opens nothing any more; servers notice within ten seconds. Whether there was one."""
         answer: bool = self._portal.call(self._inner.revoke(id))
+        return answer
+
+
+class SyncSchedules(Shell, over=Schedules):
+    """Rules that push a message when they are due, whichever process of qo is there.
+
+    See `Schedules`.
+    """
+
+    def create(
+        self,
+        name: str,
+        queue: str,
+        payload: Any = None,
+        *,
+        kind: str = DEFAULT_KIND,
+        cron: str | None = None,
+        every: Length | None = None,
+        anchor: datetime | None = None,
+        at: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo:
+        """Make a schedule that pushes this payload to a queue. Raises `AlreadyExists` if there is one of that name.
+
+        When: a cron rule (`"0 9 * * mon-fri"`, `"@hourly"`, `"H H * * *"`, or six fields with seconds first), every
+        so long (counted from `anchor`), or once, at a time; or several such `specs`.
+
+        exclude            specs whose slots do not fire
+        timezone           the zone whose wall clock cron rules speak of; UTC unless it is named
+        dst_gap, dst_fold  `shift` or `skip` times that the clock leaves out; `first`, `last` or `both` of those that it
+                           shows twice
+        jitter             each slot fires up to so much later
+        catch_up           of slots that were missed, fire the `last`, `all` or none (`skip`); of all, the oldest
+                           `catch_up_limit`, and none that is older than `catch_up_window`
+        overlap            while an earlier job is not finished: `allow`, `skip`, `buffer_one`, `buffer_all` or
+                           `cancel_other`
+        starts_at, ends_at, runs_limit   when it begins and ends
+        failure_threshold  so many failed jobs in a row pause it
+        tags               to list and to pause schedules by
+        """
+        answer: ScheduleInfo = self._portal.call(
+            self._inner.create(name, queue, payload, kind=kind, cron=cron, every=every, anchor=anchor, at=at, **options)
+        )
+        return answer
+
+    def put(
+        self,
+        name: str,
+        queue: str,
+        payload: Any = None,
+        *,
+        kind: str = DEFAULT_KIND,
+        cron: str | None = None,
+        every: Length | None = None,
+        anchor: datetime | None = None,
+        at: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> ScheduleInfo:
+        """Make a schedule, or change one to what is said here: safe to repeat. Whether it is paused stays."""
+        answer: ScheduleInfo = self._portal.call(
+            self._inner.put(name, queue, payload, kind=kind, cron=cron, every=every, anchor=anchor, at=at, **options)
+        )
+        return answer
+
+    def change(
+        self, name: str, *, expected_version: int | None = None, **options: Unpack[ScheduleOptions]
+    ) -> ScheduleInfo:
+        """Change some of what was said of a schedule. Raises `Conflict` if it does not have the expected version."""
+        answer: ScheduleInfo = self._portal.call(self._inner.change(name, expected_version=expected_version, **options))
+        return answer
+
+    def get(self, name: str) -> ScheduleInfo:
+        """One schedule, its next slots and its newest runs."""
+        answer: ScheduleInfo = self._portal.call(self._inner.get(name))
+        return answer
+
+    def list(self, *, tag: str | None = None, after: str = "", limit: int = 100) -> Sequence[ScheduleInfo]:
+        """By name, each with its newest run."""
+        answer: Sequence[ScheduleInfo] = self._portal.call(self._inner.list(tag=tag, after=after, limit=limit))
+        return answer
+
+    def delete(self, name: str) -> bool:
+        """Remove a schedule; jobs that it pushed stay. Whether there was one."""
+        answer: bool = self._portal.call(self._inner.delete(name))
+        return answer
+
+    def run(self, name: str, *, label: str | None = None) -> Run:
+        """Push its message now, also if it is paused."""
+        answer: Run = self._portal.call(self._inner.run(name, label=label))
+        return answer
+
+    def backfill(self, name: str, begin: datetime, end: datetime, *, label: str | None = None) -> Sequence[Run]:
+        """Push for all slots from `begin` to before `end`; at most a thousand."""
+        answer: Sequence[Run] = self._portal.call(self._inner.backfill(name, begin, end, label=label))
+        return answer
+
+    def pause(self, *names: str, tag: str | None = None, note: str | None = None) -> int:
+        """Pause schedules, by name or by tag. How many changed."""
+        answer: int = self._portal.call(self._inner.pause(*names, tag=tag, note=note))
+        return answer
+
+    def resume(self, *names: str, tag: str | None = None, note: str | None = None) -> int:
+        """Let schedules go on, with slots from now on. How many changed."""
+        answer: int = self._portal.call(self._inner.resume(*names, tag=tag, note=note))
+        return answer
+
+    def preview(
+        self,
+        name: str = "preview",
+        *,
+        count: int = 5,
+        after: datetime | None = None,
+        cron: str | None = None,
+        every: Length | None = None,
+        anchor: datetime | None = None,
+        at: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Sequence[Coming]:
+        """The next slots of a schedule that is stored; or, if a rule is given, of that rule. Nothing is stored."""
+        answer: Sequence[Coming] = self._portal.call(
+            self._inner.preview(name, count=count, after=after, cron=cron, every=every, anchor=anchor, at=at, **options)
+        )
         return answer
 
 
@@ -637,6 +761,12 @@ class ClientShell(Shell):
     def tokens(self) -> SyncTokens:
         """Who may come in, where a server asks for tokens."""
         answer: SyncTokens = self._wrapped(self._inner.tokens)
+        return answer
+
+    @property
+    def schedules(self) -> SyncSchedules:
+        """Rules that push a message when they are due."""
+        answer: SyncSchedules = self._wrapped(self._inner.schedules)
         return answer
 
     def workers(self) -> Sequence[WorkerInfo]:

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from qo.core.errors import Invalid, QoError
+from qo.core.errors import Invalid, QoError, TooLarge
 from qo.core.message import OWN_PREFIX
+from qo.core.moments import checked_time
 from qo.core.names import checked_key
 from qo.core.outcome import JobState
 from qo.core.schedule import (
@@ -21,6 +22,7 @@ from qo.core.schedule import (
     SCHEDULE_HEADER,
     SLOT_HEADER,
     CatchUp,
+    Coming,
     FiredBy,
     Overlap,
     Plan,
@@ -39,6 +41,7 @@ FIRES_AT_ONCE = 100
 UNFINISHED_KEPT = 1000
 """Jobs of one schedule whose ends are looked for."""
 PREVIEW_LIMIT = 1000
+BACKFILL_LIMIT = 1000
 
 
 class Fire(NamedTuple):
@@ -47,6 +50,7 @@ class Fire(NamedTuple):
     slot: datetime
     by: FiredBy
     label: str | None = None
+    call: str | None = None
 
 
 class Step(NamedTuple):
@@ -74,7 +78,7 @@ def replanned(schedule: Schedule, plan: Plan, now: datetime) -> Schedule:
 
 def _times_of(plan: Plan) -> tuple[object, ...]:
     return (
-        plan.rules,
+        plan.specs,
         plan.exclude,
         plan.timezone,
         plan.dst_gap,
@@ -224,10 +228,14 @@ def _last_before(table: Timetable, after: datetime, until: datetime) -> datetime
         length *= 30
 
 
+def runs_of(fires: Sequence[tuple[Fire, str]], now: datetime) -> list[Run]:
+    """What became of slots that became jobs, which are given by their ids."""
+    return [Run(slot=fire.slot, at=now, by=fire.by, job=job, label=fire.label, call=fire.call) for fire, job in fires]
+
+
 def fired(schedule: Schedule, fires: Sequence[tuple[Fire, str]], now: datetime) -> Schedule:
-    """The schedule with the jobs of its fires, by their ids, in its history."""
-    runs = [Run(slot=fire.slot, at=now, by=fire.by, job=job, label=fire.label) for fire, job in fires]
-    schedule = _noted(schedule, *runs)
+    """The schedule with the jobs of its fires in its history."""
+    schedule = _noted(schedule, *runs_of(fires, now))
     if not schedule.plan.follows_jobs:
         return schedule
     unfinished = (*schedule.unfinished, *(job for _, job in fires))[-UNFINISHED_KEPT:]
@@ -259,11 +267,19 @@ def key_of(schedule: Schedule) -> str | None:
     return plan.target.key
 
 
-class Coming(msgspec.Struct, frozen=True):
-    """A slot that is to come, and when it fires."""
-
-    slot: datetime
-    fires_at: datetime
+def backfilled(schedule: Schedule, begin: datetime, end: datetime) -> list[datetime]:
+    """The slots from one time to before another, whatever became of them when they were due."""
+    checked_time("begin", begin)
+    checked_time("end", end)
+    if end <= begin:
+        raise Invalid("end", "must be later than begin")
+    slots = timetable(schedule.name, schedule.plan).slots(begin - timedelta(microseconds=1))
+    found = _first(BACKFILL_LIMIT + 1, takewhile(lambda slot: slot < end, slots))
+    if len(found) > BACKFILL_LIMIT:
+        raise TooLarge(
+            "end", f"at most {BACKFILL_LIMIT} slots are made up for at once; there are more before that time"
+        )
+    return found
 
 
 def preview(schedule: Schedule, count: int, after: datetime | None = None) -> list[Coming]:

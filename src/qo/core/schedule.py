@@ -19,7 +19,8 @@ from qo.core.errors import Invalid, TooLarge, not_one_of
 from qo.core.message import OWN_PREFIX, check_headers, check_own_headers, check_priority
 from qo.core.moments import checked_time
 from qo.core.names import DEFAULT_KIND, checked_key, checked_name
-from qo.core.slots import RULES_LIMIT, Fold, Gap, Rule, Timetable, read_zone
+from qo.core.outcome import JobState
+from qo.core.slots import SPECS_LIMIT, Fold, Gap, Spec, Timetable, read_zone
 
 RECORD_KIND = "schedule"
 SCHEDULE_HEADER, SLOT_HEADER, FIRED_BY_HEADER = (f"{OWN_PREFIX}{name}" for name in ("schedule", "slot", "fired-by"))
@@ -96,7 +97,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What code says of a schedule. All else is the runtime's.
 
-    rules, exclude     when it fires: at every slot of a rule that no exclusion names
+    specs, exclude     when it fires: at every slot of a spec that no exclusion names
     timezone           the zone whose wall clock cron rules speak of
     dst_gap, dst_fold  what becomes of times that the wall clock leaves out, or shows twice
     jitter_seconds     each slot fires up to so much later, the same each time that one asks
@@ -109,8 +110,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     target: Target
-    rules: tuple[Rule, ...]
-    exclude: tuple[Rule, ...] = ()
+    specs: tuple[Spec, ...]
+    exclude: tuple[Spec, ...] = ()
     timezone: str = "UTC"
     dst_gap: Gap = Gap.SHIFT
     dst_fold: Fold = Fold.FIRST
@@ -126,15 +127,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.rules:
-            raise Invalid("rules", "must have at least one: {cron}, {every} or {at}")
-        for name, items, most in (("rules", self.rules, RULES_LIMIT), ("exclude", self.exclude, RULES_LIMIT),
+        if not self.specs:
+            raise Invalid("specs", "must have at least one: {cron}, {every} or {at}")
+        for name, items, most in (("specs", self.specs, SPECS_LIMIT), ("exclude", self.exclude, SPECS_LIMIT),
                                   ("tags", self.tags, TAGS_LIMIT)):  # fmt: skip
             if len(items) > most:
                 raise TooLarge(name, f"at most {most} are allowed, not {len(items)}")
-        for name, choice in (("dst_gap", Gap), ("dst_fold", Fold), ("catch_up", CatchUp), ("overlap", Overlap)):
-            if getattr(self, name) not in choice:
-                raise not_one_of(name, getattr(self, name), choice)
+        choices: dict[str, type[StrEnum]] = {"dst_gap": Gap, "dst_fold": Fold, "catch_up": CatchUp, "overlap": Overlap}
+        for name, choice in choices.items():
+            try:
+                msgspec.structs.force_setattr(self, name, choice(getattr(self, name)))
+            except ValueError:
+                raise not_one_of(name, getattr(self, name), choice) from None
         self._check_numbers()
         for name in ("starts_at", "ends_at"):
             if (time := getattr(self, name)) is not None:
@@ -165,7 +169,10 @@ def _check_seconds(name: str, value: float, *, zero: bool = True) -> None:
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of a slot: its job, or why it has none. `until`: of all slots from this one to before that time."""
+    """What became of a slot: its job, or why it has none. `until`: of all slots from this one to before that time.
+
+    `call` is a digest of the nonce of the call that asked for it.
+    """
 
     slot: datetime
     at: datetime
@@ -175,6 +182,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: datetime | None = None
     label: str | None = None
     error: str | None = None
+    call: str | None = None
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -210,15 +218,15 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def timetable(name: str, plan: Plan) -> Timetable:
     """The plan's rules, read. Raises `Invalid` if one cannot be."""
     return _timetable(
-        name, plan.rules, plan.exclude, plan.timezone, plan.dst_gap, plan.dst_fold, plan.starts_at, plan.ends_at
+        name, plan.specs, plan.exclude, plan.timezone, plan.dst_gap, plan.dst_fold, plan.starts_at, plan.ends_at
     )
 
 
 @lru_cache(maxsize=4096)
 def _timetable(
     name: str,
-    rules: tuple[Rule, ...],
-    exclude: tuple[Rule, ...],
+    specs: tuple[Spec, ...],
+    exclude: tuple[Spec, ...],
     timezone: str,
     gap: Gap,
     fold: Fold,
@@ -226,8 +234,48 @@ def _timetable(
     ends_at: datetime | None,
 ) -> Timetable:
     zone = read_zone("timezone", timezone)
-    return Timetable(rules, exclude, zone=zone, gap=gap, fold=fold, starts_at=starts_at, ends_at=ends_at, name=name)
+    return Timetable(specs, exclude, zone=zone, gap=gap, fold=fold, starts_at=starts_at, ends_at=ends_at, name=name)
 
 
 def slot_text(slot: datetime) -> str:
     return slot.isoformat().replace("+00:00", "Z")
+
+
+class Coming(msgspec.Struct, frozen=True):
+    """A slot that is to come, and when it fires: its jitter later."""
+
+    slot: datetime
+    fires_at: datetime
+
+
+class RunInfo(Run, frozen=True, kw_only=True, omit_defaults=True):
+    """A run, and how its job stands; `outcome` is None where the job is not known any more, or its queue keeps none."""
+
+    outcome: JobState | None = None
+
+
+class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it is shown.
+
+    version   changes with every change; `change_schedule` may expect it
+    rule      when it fires, in words
+    coming    the next slots
+    runs      newest first, of the newest fifty
+    error     why the last run failed
+    """
+
+    name: str
+    id: str
+    version: int
+    plan: Plan
+    rule: str
+    paused: bool
+    note: str | None
+    created_at: datetime
+    changed_at: datetime
+    coming: tuple[Coming, ...]
+    fired: int
+    skipped: int
+    failures: int
+    runs: tuple[RunInfo, ...]
+    error: str | None = None

@@ -1,7 +1,7 @@
-"""Slots: the instants at which a schedule fires, from its rules.
+"""Slots: the instants at which a schedule fires, from its specs.
 
-A cron rule speaks of the wall clock. Where clocks are put forward, some of its times do not
-exist; where they are put back, some come twice. `Gap` and `Fold` say what happens then. A rule
+A cron spec speaks of the wall clock. Where clocks are put forward, some of its times do not
+exist; where they are put back, some come twice. `Gap` and `Fold` say what happens then. A spec
 that fires at every hour, or every n-th, counts hours that pass: it fires whenever the wall clock
 shows its time, and never for a time that does not exist.
 """
@@ -12,7 +12,8 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib import resources
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -23,7 +24,7 @@ from qo.core.errors import Invalid, shortened
 from qo.core.moments import EARLIEST, LATEST, checked_time
 
 LEAST_EVERY = timedelta(seconds=1)
-RULES_LIMIT = 100
+SPECS_LIMIT = 100
 """Rules of one schedule, and its exclusions."""
 EXCLUDED_LIMIT = 10_000
 """After so many slots in a row that are excluded, it is taken that none will come."""
@@ -48,8 +49,8 @@ class Fold(StrEnum):
     BOTH = "both"
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """When: a cron rule; every so many seconds, counted from `anchor` (1970, if it is left out); or once, at a time."""
+class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """When: a cron spec; every so many seconds, counted from `anchor` (1970, if it is left out); or once, at a time."""
 
     cron: str | None = None
     every: float | None = None
@@ -58,7 +59,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
     def __post_init__(self) -> None:
         if sum(each is not None for each in (self.cron, self.every, self.at)) != 1:
-            raise Invalid("rules", "each has one of cron, every and at", ("cron", "every", "at"))
+            raise Invalid("specs", "each has one of cron, every and at", ("cron", "every", "at"))
         if self.every is not None and not LEAST_EVERY.total_seconds() <= self.every <= LONGEST.total_seconds():
             raise Invalid("every", f"must be from {LEAST_EVERY.total_seconds():g} s to {LONGEST.days} days")
         if self.anchor is not None:
@@ -70,12 +71,12 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
 
 
 class Timetable:
-    """Rules that were read, in their zone. `name` is the schedule's, of which `H` in a cron rule is a hash."""
+    """Rules that were read, in their zone. `name` is the schedule's, of which `H` in a cron spec is a hash."""
 
     def __init__(
         self,
-        rules: Sequence[Rule],
-        exclude: Sequence[Rule] = (),
+        specs: Sequence[Spec],
+        exclude: Sequence[Spec] = (),
         *,
         zone: tzinfo = UTC,
         gap: Gap = Gap.SHIFT,
@@ -86,15 +87,15 @@ class Timetable:
     ) -> None:
         self._zone, self._gap, self._fold = zone, gap, fold
         self._starts_at, self._ends_at = starts_at, ends_at
-        self._rules = [(rule, _cron_of("rules", rule, name)) for rule in rules]
-        self._exclude = [(rule, _cron_of("exclude", rule, name)) for rule in exclude]
+        self._specs = [(spec, _cron_of("specs", spec, name)) for spec in specs]
+        self._exclude = [(spec, _cron_of("exclude", spec, name)) for spec in exclude]
 
     def next_after(self, after: datetime) -> datetime | None:
         """The first slot after a time; None if there is none. Raises `Invalid` if it cannot be found."""
         if self._starts_at is not None and after < self._starts_at:
             after = self._starts_at - timedelta(microseconds=1)
         for _ in range(EXCLUDED_LIMIT):
-            found = [each for rule, cron in self._rules if (each := self._next(rule, cron, after)) is not None]
+            found = [each for spec, cron in self._specs if (each := self._next(spec, cron, after)) is not None]
             slot = min(found, default=None)
             if slot is None or slot > LATEST or (self._ends_at is not None and slot >= self._ends_at):
                 return None
@@ -112,52 +113,57 @@ class Timetable:
 
     def in_words(self) -> str:
         """When it fires, for people."""
-        said = "; ".join(_in_words(rule, cron) for rule, cron in self._rules)
+        said = "; ".join(_in_words(spec, cron) for spec, cron in self._specs)
         if self._exclude:
-            said += f"; but not {'; '.join(_in_words(rule, cron) for rule, cron in self._exclude)}"
+            said += f"; but not {'; '.join(_in_words(spec, cron) for spec, cron in self._exclude)}"
         return said
 
-    def _next(self, rule: Rule, cron: Cron | None, after: datetime) -> datetime | None:
+    def _next(self, spec: Spec, cron: Cron | None, after: datetime) -> datetime | None:
         if cron is not None:
             return next_of_cron(cron, self._zone, after, self._gap, self._fold)
-        if rule.every is not None:
-            return _next_of_every(rule.every, rule.anchor or EARLIEST, after)
-        return rule.at if rule.at is not None and rule.at > after else None
+        if spec.every is not None:
+            return _next_of_every(spec.every, spec.anchor or EARLIEST, after)
+        return spec.at if spec.at is not None and spec.at > after else None
 
     def _is_excluded(self, slot: datetime) -> bool:
-        """Whether an exclusion names the slot. A cron rule without seconds names the whole minute."""
-        for rule, cron in self._exclude:
+        """Whether an exclusion names the slot. A cron spec without seconds names the whole minute."""
+        for spec, cron in self._exclude:
             at = slot if cron is None or cron.has_seconds else slot.replace(second=0, microsecond=0)
-            if self._next(rule, cron, at - timedelta(microseconds=1)) == at:
+            if self._next(spec, cron, at - timedelta(microseconds=1)) == at:
                 return True
         return False
 
 
-def _in_words(rule: Rule, cron: Cron | None) -> str:
+def _in_words(spec: Spec, cron: Cron | None) -> str:
     if cron is not None:
         return cron.in_words()
-    if rule.every is not None:
-        return f"Every {duration_text(timedelta(seconds=rule.every))}"
-    return f"Once, at {rule.at}"
+    if spec.every is not None:
+        return f"Every {duration_text(timedelta(seconds=spec.every))}"
+    return f"Once, at {spec.at}"
 
 
-def _cron_of(field: str, rule: Rule, name: str) -> Cron | None:
-    return None if rule.cron is None else read_cron(f"{field}.cron", rule.cron, name)
+def _cron_of(field: str, spec: Spec, name: str) -> Cron | None:
+    return None if spec.cron is None else read_cron(f"{field}.cron", spec.cron, name)
+
+
+@cache
+def zone_names() -> frozenset[str]:
+    return frozenset(resources.files("tzdata").joinpath("zones").read_text().split())
 
 
 @lru_cache(maxsize=1024)
 def read_zone(field: str, name: str) -> tzinfo:
-    """A zone by its IANA name."""
-    try:
-        return UTC if name == "UTC" else ZoneInfo(name)
-    except (OSError, ValueError):
-        raise Invalid(
-            field, f"must be the name of a zone, such as Europe/Berlin, not '{shortened(name, 40)}'"
-        ) from None
+    """A zone by its IANA name, as the package `tzdata` has it: the same on every machine."""
+    if name == "UTC":
+        return UTC
+    if name not in zone_names():
+        raise Invalid(field, f"must be the name of a zone, such as Europe/Berlin, not '{shortened(name, 40)}'")
+    with resources.files("tzdata.zoneinfo").joinpath(name).open("rb") as data:
+        return ZoneInfo.from_file(data, key=name)
 
 
 def next_of_cron(cron: Cron, zone: tzinfo, after: datetime, gap: Gap, fold: Fold) -> datetime | None:
-    """The first instant after one at which a cron rule fires.
+    """The first instant after one at which a cron spec fires.
 
     Times on the wall clock come in order, their instants do not, where clocks change. So it goes on until no later
     time on the wall clock can be at an earlier instant than the best that was found.

@@ -56,6 +56,7 @@ from qo.core.polling import Polled
 from qo.core.queue import QueueSettings
 from qo.core.record import Due, Put, Record
 from qo.core.scaling import Demand
+from qo.core.schedule import Coming, Plan, Run, ScheduleInfo
 from qo.core.worker import Heartbeat, WaitingKind, WorkerInfo
 
 
@@ -320,6 +321,56 @@ class Access(Protocol):
         ...
 
 
+class Schedules(Protocol):
+    """Rules that push when they are due. A name is unique; what fires is what the plan says when it is due."""
+
+    async def create_schedule(self, name: str, plan: Plan, *, nonce: str | None = None) -> ScheduleInfo:
+        """Raises `AlreadyExists` if there is one of that name."""
+        ...
+
+    async def put_schedule(self, name: str, plan: Plan) -> tuple[bool, ScheduleInfo]:
+        """Create it, or give it this plan: safe to repeat. Whether it is new."""
+        ...
+
+    async def change_schedule(self, name: str, changes: Mapping[str, Any], expected: int | None = None) -> ScheduleInfo:
+        """Change some fields of its plan, if it has the expected version; None: whichever it has."""
+        ...
+
+    async def schedule(self, name: str) -> ScheduleInfo:
+        """Raises `NotFound` if there is none."""
+        ...
+
+    async def schedules(self, after: str, limit: int, tag: str | None) -> Sequence[ScheduleInfo]:
+        """By name, each with its newest run; with a tag, those that have it."""
+        ...
+
+    async def delete_schedule(self, name: str) -> bool:
+        """Whether there was one. Jobs that it pushed stay."""
+        ...
+
+    async def run_schedule(self, name: str, label: str | None = None, *, nonce: str | None = None) -> Run:
+        """Push its message now, also if it is paused or another run is under way."""
+        ...
+
+    async def backfill_schedule(
+        self, name: str, begin: datetime, end: datetime, label: str | None = None, *, nonce: str | None = None
+    ) -> Sequence[Run]:
+        """Push for all slots from one time to before another."""
+        ...
+
+    async def pause_schedules(
+        self, names: Sequence[str] | None, tag: str | None, paused: bool, note: str | None = None
+    ) -> int:
+        """Pause schedules by name or by tag, or let them go on with slots from now on. How many changed."""
+        ...
+
+    async def preview_schedule(
+        self, name: str, plan: Plan | None, count: int, after: datetime | None = None
+    ) -> Sequence[Coming]:
+        """The next slots of a schedule, or of a plan that is not stored; nothing is stored."""
+        ...
+
+
 class Workers(Protocol):
     """The registry of workers. An idle worker sends no heartbeat: the process it registered through vouches for it."""
 
@@ -401,6 +452,9 @@ class Broker(Protocol):
 
     @property
     def access(self) -> Access: ...
+
+    @property
+    def schedules(self) -> Schedules: ...
 
     @property
     def workers(self) -> Workers: ...

@@ -109,6 +109,7 @@ def uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
 async def _serve(settings: ServerSettings, listening: socket.socket, siblings: Path | None) -> None:
     async with furnished(settings) as (context, app), answering(siblings, context.broker.metrics.metrics()):
         context.siblings = siblings
+        await context.broker.watch_schedules()
         _say_where(settings, listening)
         await Server(uvicorn_config(app, settings), context).serve([listening])
 

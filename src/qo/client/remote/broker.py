@@ -12,6 +12,7 @@ from qo.client.remote.access import RemoteAccess
 from qo.client.remote.admin import RemoteAdmin
 from qo.client.remote.calls import path_of
 from qo.client.remote.inspect import RemoteInspect
+from qo.client.remote.schedules import RemoteSchedules
 from qo.client.remote.transport import Answer, Transport
 from qo.client.remote.workers import RemoteWorkers, demand_here, left_ms, remote_scaling
 from qo.core.errors import Closed, NotFound, RolledBack, TimedOut
@@ -75,6 +76,7 @@ class RemoteBroker:
         self.admin = RemoteAdmin(transport)
         self.inspect = RemoteInspect(transport)
         self.access = RemoteAccess(transport)
+        self.schedules = RemoteSchedules(transport)
         self.workers = RemoteWorkers(transport)
 
     def now(self) -> datetime:

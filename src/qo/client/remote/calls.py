@@ -12,11 +12,11 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from qo.client.remote.transport import Answer, Transport
-from qo.core.verbs import Access, Admin, Inspect
+from qo.core.verbs import Access, Admin, Inspect, Schedules
 from qo.wire.operation import Operation
 from qo.wire.operations import of_verb
 
-PARTS: Mapping[str, type] = {"admin": Admin, "inspect": Inspect, "access": Access}
+PARTS: Mapping[str, type] = {"admin": Admin, "inspect": Inspect, "access": Access, "schedules": Schedules}
 
 
 def path_of(operation: Operation, fields: Mapping[str, Any], query: Mapping[str, Any] | None = None) -> str:

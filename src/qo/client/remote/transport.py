@@ -102,6 +102,7 @@ class Transport:
         key: str | None = None,
         waits: float = 0.0,
         fresh: Callable[[Any], None] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> Answer:
         """Make a call; an answer that tells of an error raises it.
 
@@ -110,7 +111,7 @@ class Transport:
         """
         if self._closed or (self._closing and waits):
             raise Closed("this client was closed")
-        calling = asyncio.ensure_future(self._call(method, path, body, key, waits, fresh))
+        calling = asyncio.ensure_future(self._call(method, path, body, key, waits, fresh, headers or {}))
         kept = self._waiting if waits else self._under_way
         kept.add(calling)
         calling.add_done_callback(kept.discard)
@@ -131,11 +132,12 @@ class Transport:
         key: str | None,
         waits: float,
         fresh: Callable[[Any], None] | None,
+        more_headers: Mapping[str, str],
     ) -> Answer:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.deadline_seconds + waits
         data = None if body is None else _encode(body)
-        headers = self._headers if key is None else {**self._headers, "idempotency-key": key}
+        headers = {**self._headers, **more_headers, **({} if key is None else {"idempotency-key": key})}
         backoff, failures = LoopBackoff(FIRST_REST_SECONDS, LONGEST_REST_SECONDS), 0
         while True:
             if self._closed:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from qo.wire.operation import Operation
-from qo.wire.operations import claims, dead, groups, jobs, messages, queues, tokens, workers
+from qo.wire.operations import claims, dead, groups, jobs, messages, queues, schedules, tokens, workers
 
 OPERATIONS: list[Operation] = [
     value
-    for module in (messages, claims, queues, groups, jobs, dead, tokens, workers)
+    for module in (messages, claims, queues, groups, jobs, dead, schedules, tokens, workers)
     for value in vars(module).values()
     if isinstance(value, Operation)
 ]

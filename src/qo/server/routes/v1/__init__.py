@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from qo.server.router import Handler, Route, route
-from qo.server.routes.v1 import claims, groups, jobs, messages, queues, stream, tokens, workers
+from qo.server.routes.v1 import claims, groups, jobs, messages, queues, schedules, stream, tokens, workers
 from qo.server.verbs import handler_of
 from qo.wire.operations import OPERATIONS
 
@@ -29,6 +29,15 @@ HANDLERS: dict[str, Handler] = {
     "cancel_many": jobs.cancel_many,
     "create_token": tokens.create,
     "revoke_token": tokens.revoke,
+    "create_schedule": schedules.create,
+    "schedule": schedules.show,
+    "put_schedule": schedules.put,
+    "change_schedule": schedules.change,
+    "delete_schedule": schedules.delete,
+    "run_schedule": schedules.fire,
+    "schedule_runs": schedules.runs,
+    "backfill_schedule": schedules.backfill,
+    "preview_schedule": schedules.preview,
     "workers": workers.workers,
     "heartbeat": workers.heartbeat,
     "deregister": workers.deregister,
