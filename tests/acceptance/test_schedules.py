@@ -115,3 +115,41 @@ def test_a_schedule_that_the_command_line_makes_is_fired_by_a_server_on_that_fil
         with qo.connect(server.url) as client:
             [delivery] = client.queue("ticks").claim(1, wait=30)
             assert delivery.headers["qo-fired-by"] == "schedule"
+
+
+async def test_a_task_with_a_schedule_runs_when_it_is_due_and_the_doctor_finds_it_orphaned_later(tmp_path):
+    url = f"sqlite:///{tmp_path / 'qo.db'}"
+    worker = qo.Worker(url)
+    seen = []
+
+    @worker.task(every=1)
+    async def tick(context: qo.Context) -> None:
+        seen.append(context.headers["qo-schedule"])
+        worker.stop()
+
+    await worker.run()
+    assert seen == ["default.tick"]
+    async with qo.connect(url) as client:
+        [info] = await client.schedules.list(tag="code")
+        assert (info.name, info.plan.target.kind) == ("default.tick", "tick")
+    command = [sys.executable, "-m", "qo.cli.main", "doctor", url]
+    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert "no living worker has its task 'tick'" in said.stdout
+
+
+def test_a_task_whose_rule_is_none_is_refused_when_it_is_registered():
+    with pytest.raises(qo.Invalid, match="cron"):
+        qo.Worker("sqlite://:memory:").task("x", cron="99 * * * *")(lambda: None)
+    with pytest.raises(qo.Invalid, match="specs"):
+        qo.Worker("sqlite://:memory:").task("x", timezone="UTC")(lambda: None)
+
+
+async def test_a_task_with_a_schedule_may_take_nothing(tmp_path):
+    worker = qo.Worker(f"sqlite:///{tmp_path / 'qo.db'}")
+
+    @worker.task(every=1)
+    def tick() -> None:
+        worker.stop()
+
+    ran = await worker.run()
+    assert (ran.succeeded, ran.failed) == (1, 0)

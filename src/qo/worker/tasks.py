@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -77,6 +77,7 @@ def make_task(
     timeout: Length | None = None,
     concurrency: int | None = None,
     cpu: bool = False,
+    may_take_nothing: bool = False,
 ) -> Task:
     """Check how a function is to be run, and look at it: whether it is async, and what it takes."""
     if not callable(function):
@@ -97,7 +98,7 @@ def make_task(
         raise Invalid("cpu", f"task '{name}' is async; what runs in a process is a plain function")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise Invalid("task", f"'{name}' is a generator, which does nothing when it is called; return what it yields")
-    payload, context = _parameters(name, function)
+    payload, context = _parameters(name, function, may_take_nothing)
     if cpu and context is not None:
         raise Invalid("cpu", f"task '{name}' runs in another process, and cannot take a context")
     if cpu and not _can_be_imported(function):
@@ -116,7 +117,9 @@ def _can_be_imported(function: Callable[..., Any]) -> bool:
     return "<locals>" not in name and "<lambda>" not in name
 
 
-def _parameters(name: str, function: Callable[..., Any]) -> tuple[inspect.Parameter | None, inspect.Parameter | None]:
+def _parameters(
+    name: str, function: Callable[..., Any], may_take_nothing: bool
+) -> tuple[inspect.Parameter | None, inspect.Parameter | None]:
     """The parameter that takes the payload, and the one that takes the context.
 
     The context's is annotated as `Context`, or it is called `context`, or it is the second one.
@@ -129,7 +132,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> tuple[inspect.Parame
         contexts = needed[1:]
     payloads = [each for each in needed if each not in contexts] or [each for each in found if each not in contexts][:1]
     positional = all(each.kind is not each.KEYWORD_ONLY for each in payloads)
-    if not found or len(payloads) > 1 or len(contexts) > 1 or not positional:
+    if (not found and not may_take_nothing) or len(payloads) > 1 or len(contexts) > 1 or not positional:
         raise Invalid("task", f"'{name}' must take the payload, a qo.Context, or the payload and a qo.Context")
     context = contexts[0] if contexts else None
     if context is not None and context.kind is context.POSITIONAL_ONLY:
@@ -201,6 +204,11 @@ class Context:
     def id(self) -> str:
         """The message's id, as text."""
         return id_text(self.message.id)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What the message carries beside its payload; of one that a schedule pushed, its slot."""
+        return self.message.headers
 
     @property
     def attempt(self) -> int:

@@ -16,11 +16,12 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Self, TypeVar, overload
+from typing import Any, Self, TypeVar, Unpack, overload
 
 from qo.client.client import Client
 from qo.client.middleware import checked
 from qo.client.queue import Queue
+from qo.client.schedules import ScheduleOptions, make_plan
 from qo.client.traces import describe
 from qo.connect import connect, described
 from qo.core.durations import Length
@@ -30,6 +31,7 @@ from qo.core.lease import Delivered, Fail
 from qo.core.names import DEFAULT_GROUP, DEFAULT_QUEUE, checked_name
 from qo.core.polling import PollingStrategy
 from qo.core.retry import RetryPolicy
+from qo.core.schedule import Plan, timetable
 from qo.environment import ARGUMENT
 from qo.metrics.registry import Registry
 from qo.worker.fetcher import Fetcher, Finished
@@ -38,6 +40,7 @@ from qo.worker.metrics_server import exposed
 from qo.worker.middleware import RunMiddleware, calling_hooks
 from qo.worker.options import WorkerRunOptions
 from qo.worker.running import Processes, Runner
+from qo.worker.schedules import TAG, put_schedules
 from qo.worker.tasks import Context, Task, log_fields, make_task
 
 log = logging.getLogger("qo.worker")
@@ -96,6 +99,7 @@ class Worker:
         self.owner = owner or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._options = {"token": token, "encryption_key": encryption_key}
         self.tasks: dict[str, Task] = {}
+        self.schedules: dict[str, Plan] = {}
         self._hooks: dict[str, list[Hook]] = {event: [] for event in EVENTS}
         self._middleware = [checked("middleware", each) for each in middleware]
         self._run: Run | None = None
@@ -123,6 +127,9 @@ class Worker:
         timeout: Length | None = None,
         concurrency: int | None = None,
         cpu: bool = False,
+        every: Length | None = None,
+        cron: str | None = None,
+        **schedule: Unpack[ScheduleOptions],
     ) -> Callable[[F], F]: ...
 
     def task(
@@ -133,12 +140,19 @@ class Worker:
         timeout: Length | None = None,
         concurrency: int | None = None,
         cpu: bool = False,
+        every: Length | None = None,
+        cron: str | None = None,
+        **schedule: Unpack[ScheduleOptions],
     ) -> Callable[[F], F] | F:
         """Have a function handle messages of a kind; by default of the function's own name.
 
         `@worker.task` and `@worker.task("name", retry=…)` both decorate. `retry` weighs more than the queue's
         policy, `timeout` ends an attempt, `concurrency` limits how many run at once in this worker, `cpu` runs it
         in a process.
+
+        `every` or `cron` give the task a schedule, which is put into the store when a worker starts; its options are
+        those of `Schedules.create`, such as `timezone`. Its name is the worker's first queue and the kind, as in
+        `default.report`.
         """
         if name is not None and not isinstance(name, str):
             self._register(_name_of(name), name)
@@ -146,7 +160,22 @@ class Worker:
 
         def register(function: F) -> F:
             own = name if isinstance(name, str) and name else _name_of(function)
-            self._register(own, function, retry=retry, timeout=timeout, concurrency=concurrency, cpu=cpu)
+            plan = None
+            if every is not None or cron is not None or schedule:
+                schedule["tags"] = (TAG, *schedule.get("tags", ()))
+                plan = make_plan(self.queues[0], None, own, cron=cron, every=every, anchor=None, at=None, **schedule)
+                timetable(own, plan)
+            self._register(
+                own,
+                function,
+                retry=retry,
+                timeout=timeout,
+                concurrency=concurrency,
+                cpu=cpu,
+                may_take_nothing=plan is not None,
+            )
+            if plan is not None:
+                self.schedules[f"{self.queues[0]}.{own}"] = plan
             return function
 
         return register
@@ -399,7 +428,12 @@ class Run:
         log.info("working on %s%s: %s", ", ".join(worker.queues), store, ", ".join(sorted(worker.tasks)))
         if self._stop_asked is not None:
             self._fetcher.stop_soon(now=self._stop_asked)
-        await self._fetcher.run()
+        scheduling = asyncio.create_task(put_schedules(broker, worker.schedules))
+        try:
+            await self._fetcher.run()
+        finally:
+            scheduling.cancel()
+            await asyncio.gather(scheduling, return_exceptions=True)
 
     def stop(self, *, now: bool) -> None:
         self._stop_asked = now
