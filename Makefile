@@ -34,6 +34,7 @@ bench: $(READY)          ## ratios against peers and limits, from one run
 	$(BIN)/python -m benchmarks.queen
 	$(BIN)/python -m benchmarks.worker
 	$(BIN)/python -m benchmarks.keyed
+	$(BIN)/python -m benchmarks.schedules
 
 generated: $(READY)      ## write the sync client, what is declared in code into docs/reference, and wrap prose
 	$(BIN)/python -m tools.sync_shell

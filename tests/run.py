@@ -25,6 +25,10 @@ SOAK = {
     "QO_FUZZ_SECONDS": "60",
     "QO_WORKER_KILL_SECONDS": "300",
     "QO_SHARE": "0.2",
+    "QO_ZONES": "1000",
+    "QO_ZONE_CHANGES": "1000",
+    "QO_SCHEDULES": "200",
+    "QO_SCHEDULE_SECONDS": "60",
 }
 
 
