@@ -81,7 +81,7 @@ async def looking(url: str, stored: int) -> float:
 
 async def idle(url: str, stored: int) -> int:
     """How often a process asks for what is due while nothing is, in some seconds."""
-    engine = await open_engine(url)
+    engine: Any = await open_engine(url)
     await store_schedules(engine, 0, stored, datetime.now(UTC) + timedelta(days=300))
     asked, ask = 0, engine.due_records
 
