@@ -105,3 +105,20 @@ async def test_a_store_that_is_away_is_asked_again(broker, engine, clock):
     clock.move(seconds=60)
     await quiet(broker)
     assert await count(broker) == 1
+
+
+async def test_a_cap_keeps_a_host_awake_only_while_a_schedule_is_active(broker, engine, clock):
+    await broker.watch_schedules(timedelta(seconds=240))
+    await quiet(broker)
+    before = engine.times
+    for _ in range(6):
+        clock.move(seconds=240)
+        await quiet(broker)
+    assert engine.times == before
+    await broker.schedules.create_schedule("late", plan(every=86400.0))
+    await quiet(broker)
+    before = engine.times
+    for _ in range(6):
+        clock.move(seconds=240)
+        await quiet(broker)
+    assert engine.times == before + 6

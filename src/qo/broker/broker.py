@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import cast
 
 import msgspec
@@ -212,11 +212,13 @@ class LocalBroker:
         await self._start_listening()
         return await self._demands.wait(queues, group, kinds, until)
 
-    async def watch_schedules(self) -> None:
+    async def watch_schedules(self, cap: timedelta | None = None) -> None:
         """Hear of schedules that other processes make, from now on, also while nobody waits here. For processes that
-        stay: one that comes and goes fires only what it sees due.
+        stay: one that comes and goes fires only what it sees due. `cap`: look so often while a schedule is active.
         """
         self._watches_schedules = True
+        self._scheduler.cap = cap
+        self._scheduler.nudge()
         await self._start_listening()
 
     async def stop_waiting(self) -> None:

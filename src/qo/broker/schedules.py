@@ -11,7 +11,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -337,6 +337,8 @@ class Scheduler(Service):
         self._store = store
         self._times = times
         self._messages = Messages(new_ids)
+        self.cap: timedelta | None = None
+        """Look at least so often while a schedule is active; None: when one is due."""
         self.fired = 0
         """Slots that this process made jobs of."""
 
@@ -344,7 +346,8 @@ class Scheduler(Service):
         while True:
             due = await self._store.due_records(RECORD_KIND, LIST_LIMIT)
             if not due.records:
-                return self._times.here(due.next_at)
+                again = self._times.here(due.next_at)
+                return again if again is None or self.cap is None else min(again, self.clock.now() + self.cap)
             await self._fire([_kept(record) for record in due.records])
 
     async def _fire(self, due: Sequence[Kept]) -> None:

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -109,7 +110,8 @@ def uvicorn_config(app: App, settings: ServerSettings) -> uvicorn.Config:
 async def _serve(settings: ServerSettings, listening: socket.socket, siblings: Path | None) -> None:
     async with furnished(settings) as (context, app), answering(siblings, context.broker.metrics.metrics()):
         context.siblings = siblings
-        await context.broker.watch_schedules()
+        cap = settings.schedules.keepalive_cap_seconds
+        await context.broker.watch_schedules(timedelta(seconds=cap) if cap else None)
         _say_where(settings, listening)
         await Server(uvicorn_config(app, settings), context).serve([listening])
 

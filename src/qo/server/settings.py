@@ -27,6 +27,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 MEBIBYTE = 1024 * 1024
 SHORTEST_SECRET = 32
 """Of HS256: less could be searched."""
+MOST_CAP_SECONDS = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +252,21 @@ class MetricSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleSettings:
+    """How schedules are waited for.
+
+    keepalive_cap_seconds   while any schedule is active, look at least so often: for hosts that suspend an idle
+                            machine, whose timers then stand still; 0: only when one is due
+    """
+
+    keepalive_cap_seconds: float = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.keepalive_cap_seconds <= MOST_CAP_SECONDS:
+            raise Invalid("schedules.keepalive_cap_seconds", f"must be from 0 to {MOST_CAP_SECONDS:.0f}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """Everything that can be set on a server."""
 
@@ -263,6 +279,7 @@ class ServerSettings:
     jwt: JwtSettings = field(default_factory=JwtSettings)
     encryption: EncryptionSettings = field(default_factory=EncryptionSettings)
     queen: QueenSettings = field(default_factory=QueenSettings)
+    schedules: ScheduleSettings = field(default_factory=ScheduleSettings)
 
     def __post_init__(self) -> None:
         if self.jwt.given and self.server.auth == "none":
