@@ -226,3 +226,18 @@ async def test_one_that_cannot_be_computed_pauses_alone(store, schedules, clock)
     await fire(store, clock)
     assert len(await claim(store, "reports")) == 1
     assert "exclude" in ((await schedules.schedule("broken")).note or "")
+
+
+async def test_a_record_that_cannot_be_read_stops_no_other_schedule(store, schedules, clock):
+    """A newer version of qo may have written it."""
+    await schedules.create_schedule("good", plan())
+    due = clock.now() + timedelta(seconds=60)
+    await engine_of(store).put_record(Put(kind=RECORD_KIND, name="future", body=b'{"name":1}', due_at=due))
+    clock.move(seconds=60)
+    await fire(store, clock)
+    assert len(await claim(store, "reports")) == 1
+    assert [each.name for each in await schedules.schedules("", 10, None)] == ["good"]
+    with pytest.raises(Conflict, match="version"):
+        await schedules.schedule("future")
+    assert await schedules.delete_schedule("future")
+    assert not await schedules.delete_schedule("future")

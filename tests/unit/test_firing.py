@@ -258,3 +258,58 @@ def test_what_a_plan_may_not_say_is_refused_by_name(options, field):
     with pytest.raises(Invalid) as found:
         Plan(**{"target": TARGET, "specs": (Spec(every=60.0),), **options})
     assert found.value.field == field
+
+
+def test_a_schedule_that_has_ended_and_may_run_again_makes_up_for_nothing():
+    world = World(plan(runs_limit=1))
+    world.look(at(60))
+    more = replanned(world.schedule, plan(runs_limit=5), at(86_400))
+    assert (more.next_slot, more.runs[0].skipped) == (at(86_460), None)
+
+
+def test_an_edit_keeps_the_slot_that_waits_for_its_jitter():
+    schedule = new_schedule("daily", "id", plan(every=3600.0, jitter_seconds=1800.0), START)
+    assert schedule.next_slot is not None
+    assert schedule.due_at is not None
+    waiting = schedule.next_slot + (schedule.due_at - schedule.next_slot) / 2
+    excluded = (Spec(cron="* * 25 12 *"),)
+    kept = replanned(schedule, plan(every=3600.0, jitter_seconds=1800.0, exclude=excluded), waiting)
+    assert (kept.next_slot, kept.due_at, kept.runs) == (schedule.next_slot, schedule.due_at, ())
+    other = replanned(schedule, plan(every=7200.0), waiting)
+    assert other.runs[0].skipped is Skipped.EDITED
+
+
+def test_slots_that_a_pause_passed_over_are_in_the_runs():
+    paused = with_pause(new_schedule("daily", "id", plan(), START), True, None, at(10))
+    going_on = with_pause(paused, False, None, at(600))
+    assert [(run.skipped, run.slot, run.until) for run in going_on.runs] == [(Skipped.PAUSED, at(60), at(600))]
+
+
+def test_a_refused_slot_does_not_use_up_the_limit_of_runs():
+    schedule = new_schedule("daily", "id", plan(runs_limit=1), START)
+    done = step(schedule, at(60), {})
+    after = refused(done.schedule, done.fires, QoError("no"), at(60))
+    assert (after.fired, after.next_slot) == (0, at(120))
+
+
+def test_notes_and_plans_are_bounded():
+    schedule = new_schedule("daily", "id", plan(), START)
+    with pytest.raises(TooLarge, match="note"):
+        with_pause(schedule, True, "x" * 501, START)
+    with pytest.raises(Invalid, match="note"):
+        with_pause(schedule, True, 5, START)
+    rules = tuple(Spec(cron="0 0 * * *" + ",0" * 90) for _ in range(100))
+    large = Plan(target=Target(queue="q", payload=b"x" * 120_000), specs=rules, exclude=rules)
+    with pytest.raises(TooLarge, match="plan"):
+        new_schedule("daily", "id", large, START)
+    with pytest.raises(TooLarge, match="headers"):
+        Target(queue="q", headers={f"h{number}": "x" for number in range(64)})
+
+
+def test_what_cannot_be_computed_is_refused_before_it_is_stored():
+    never = Plan(target=TARGET, specs=(Spec(cron="30 2 * 3 sun#2"),), timezone="America/New_York", dst_gap="skip")
+    assert new_schedule("gap", "id", never, START).next_slot is None
+    with pytest.raises(Invalid, match="specs"):
+        new_schedule("none", "id", plan(exclude=(Spec(cron="* * * * *"),)), START)
+    with pytest.raises(Invalid, match="after"):
+        preview(new_schedule("daily", "id", plan(), START), 1, datetime(2026, 1, 1))  # noqa: DTZ001

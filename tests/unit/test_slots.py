@@ -142,7 +142,7 @@ def test_exclusions_take_slots_away_and_a_rule_without_seconds_the_whole_minute(
 
 def test_a_timetable_whose_slots_are_all_excluded_says_so():
     table = Timetable([Spec(every=60.0)], [Spec(cron="* * * * *")])
-    with pytest.raises(Invalid, match="leaves no slot"):
+    with pytest.raises(Invalid, match="exclude less"):
         table.next_after(datetime(2026, 1, 1, tzinfo=UTC))
 
 
@@ -178,3 +178,26 @@ def test_jitter_is_within_its_bound_and_told_beforehand():
     assert all(timedelta(0) <= each < timedelta(seconds=60) for each in jitters)
     assert len(set(jitters)) > 20
     assert jitters == [jitter_of("id", slot, 60.0) for slot in slots]
+
+
+def test_an_exclusion_goes_by_what_the_wall_clock_shows():
+    zone = read_zone("timezone", "Europe/Berlin")
+    table = Timetable([Spec(cron="30 * * * *")], [Spec(cron="* 2 * * *")], zone=zone)
+    spring = table.slots(datetime(2026, 3, 29, 0, 0, tzinfo=UTC))
+    assert [next(spring).astimezone(zone).hour for _ in range(3)] == [1, 3, 4]
+    autumn = table.slots(datetime(2026, 10, 24, 23, 0, tzinfo=UTC))
+    assert [next(autumn).astimezone(zone).hour for _ in range(2)] == [1, 3]
+
+
+def test_times_are_kept_in_utc():
+    berlin = datetime(2026, 1, 1, 9, 30, tzinfo=read_zone("timezone", "Europe/Berlin"))
+    assert Spec(every="1h", anchor=berlin) == Spec(every=3600.0, anchor=datetime(2026, 1, 1, 8, 30, tzinfo=UTC))
+    assert first(Spec(every=3600.0, anchor=berlin), "2026-07-01T12:00:00Z", 1) == ["2026-07-01T12:30:00Z"]
+
+
+def test_the_work_of_one_question_is_bounded():
+    costly = [Spec(cron="1-59 * * * * *"), Spec(cron="0 1-59 * * * *"), Spec(cron="0 0 1-23/2 * * *")]
+    slots = Timetable([Spec(cron="* * * * * *")], costly).slots(datetime(2026, 1, 1, tzinfo=UTC))
+    with pytest.raises(Invalid, match="too long"):
+        for _ in range(1000):
+            next(slots)

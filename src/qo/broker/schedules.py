@@ -7,6 +7,7 @@ stops. So a slot fires once, with any number of processes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import secrets
@@ -37,9 +38,9 @@ from qo.core.firing import (
 )
 from qo.core.lease import Done, Obstacle, Undone, Unit
 from qo.core.message import MessageId, NewMessage, checked_id, id_text
-from qo.core.names import DEFAULT_GROUP, checked_key
+from qo.core.names import DEFAULT_GROUP, checked_key, suggestion
 from qo.core.outcome import JobState
-from qo.core.record import ABSENT, LIST_LIMIT, Put, Record
+from qo.core.record import ABSENT, LIST_LIMIT, Put, Record, checked_limit
 from qo.core.schedule import (
     RECORD_KIND,
     Coming,
@@ -49,6 +50,7 @@ from qo.core.schedule import (
     RunInfo,
     Schedule,
     ScheduleInfo,
+    checked_text,
     timetable,
 )
 from qo.core.verbs import Engine
@@ -82,8 +84,12 @@ def _put(schedule: Schedule, expected: int) -> Put:
     return Put(kind=RECORD_KIND, name=schedule.name, body=_encode(schedule), due_at=schedule.due_at, expected=expected)
 
 
-def _kept(record: Record) -> Kept:
-    return Kept(_decode(record.body), record.version)
+def _kept_or_none(record: Record) -> Kept | None:
+    """The schedule of a record; None if that cannot be read, because a newer qo wrote it."""
+    try:
+        return Kept(_decode(record.body), record.version)
+    except (msgspec.DecodeError, Invalid):
+        return None
 
 
 class Messages:
@@ -155,7 +161,6 @@ class ScheduleRecords:
             elif known.schedule.plan == plan:
                 return False, await self._shown(known)
             else:
-                timetable(name, plan)
                 schedule, expected = replanned(known.schedule, plan, self._store.store_now()), known.version
             try:
                 version = await self._store.put_record(_put(schedule, expected))
@@ -165,9 +170,12 @@ class ScheduleRecords:
         raise Conflict(f"schedule '{name}' is changed by others all the time")
 
     async def change_schedule(self, name: str, changes: Mapping[str, Any], expected: int | None = None) -> ScheduleInfo:
+        for field in changes:
+            if field not in Plan.__struct_fields__:
+                raise Invalid(field, "is not known" + suggestion(field, Plan.__struct_fields__))
+
         def change(schedule: Schedule) -> Schedule:
             plan = msgspec.structs.replace(schedule.plan, **changes)
-            timetable(name, plan)
             return replanned(schedule, plan, self._store.store_now())
 
         return await self._shown(await self._change(name, change, expected))
@@ -176,7 +184,7 @@ class ScheduleRecords:
         return await self._shown(await self._existing(name))
 
     async def schedules(self, after: str, limit: int, tag: str | None) -> Sequence[ScheduleInfo]:
-        found = [each async for each in self._each(after, limit, tag)]
+        found = [each async for each in self._each(after, checked_limit(limit), tag)]
         jobs = [run.job for kept in found for run in kept.schedule.runs[:1] if run.job is not None]
         states = await job_states(self._store, jobs)
         return [_shown(kept, states, runs=1) for kept in found]
@@ -185,13 +193,15 @@ class ScheduleRecords:
         return await self._store.delete_record(RECORD_KIND, name)
 
     async def run_schedule(self, name: str, label: str | None = None, *, nonce: str | None = None) -> Run:
-        [run] = await self._push(name, [Fire(self._store.store_now(), FiredBy.MANUAL, label)], nonce)
+        fire = Fire(self._store.store_now(), FiredBy.MANUAL, checked_text("label", label))
+        [run] = await self._push(name, [fire], nonce)
         return run
 
     async def backfill_schedule(
         self, name: str, begin: datetime, end: datetime, label: str | None = None, *, nonce: str | None = None
     ) -> Sequence[Run]:
         known = await self._existing(name)
+        label = checked_text("label", label)
         fires = [Fire(slot, FiredBy.BACKFILL, label) for slot in backfilled(known.schedule, begin, end)]
         return await self._push(name, fires, nonce) if fires else []
 
@@ -222,7 +232,12 @@ class ScheduleRecords:
 
     async def _find(self, name: str) -> Kept | None:
         record = await self._store.record(RECORD_KIND, checked_key("name", name))
-        return None if record is None else _kept(record)
+        if record is None:
+            return None
+        kept = _kept_or_none(record)
+        if kept is None:
+            raise Conflict(f"schedule '{name}' cannot be read by this version of qo; delete it, or use a newer one")
+        return kept
 
     async def _existing(self, name: str) -> Kept:
         found = await self._find(name)
@@ -236,7 +251,9 @@ class ScheduleRecords:
         while left is None or left > 0:
             page = await self._store.records(RECORD_KIND, after, LIST_LIMIT if tag or left is None else left)
             for record in page:
-                kept = _kept(record)
+                kept = _kept_or_none(record)
+                if kept is None:
+                    continue
                 if tag is None or tag in kept.schedule.plan.tags:
                     yield kept
                     left = None if left is None else left - 1
@@ -288,7 +305,7 @@ def _shown(kept: Kept, states: Mapping[str, JobState | None], runs: int | None =
     schedule = kept.schedule
     try:
         rule, coming = timetable(schedule.name, schedule.plan).in_words(), preview(schedule, SHOWN_SLOTS)
-    except Invalid as error:
+    except (Invalid, OverflowError) as error:
         rule, coming = f"cannot be computed: {error}", []
     return ScheduleInfo(
         name=schedule.name,
@@ -348,7 +365,23 @@ class Scheduler(Service):
             if not due.records:
                 again = self._times.here(due.next_at)
                 return again if again is None or self.cap is None else min(again, self.clock.now() + self.cap)
-            await self._fire([_kept(record) for record in due.records])
+            readable = []
+            for record in due.records:
+                kept = _kept_or_none(record)
+                if kept is None:
+                    await self._put_aside(record)
+                else:
+                    readable.append(kept)
+            if readable:
+                await self._fire(readable)
+
+    async def _put_aside(self, record: Record) -> None:
+        """Let what cannot be read be due no more: it would stop all others."""
+        log.error("schedule '%s' cannot be read by this version of qo, and fires no more", record.name)
+        with contextlib.suppress(Conflict):
+            await self._store.put_record(
+                Put(kind=record.kind, name=record.name, body=record.body, expected=record.version)
+            )
 
     async def _fire(self, due: Sequence[Kept]) -> None:
         now = max(self._store.store_now(), *(kept.schedule.due_at for kept in due if kept.schedule.due_at is not None))
@@ -366,17 +399,15 @@ class Scheduler(Service):
             return Ready(kept, Step(refused(to_do.schedule, to_do.fires, error, now)), ())
 
     async def _do(self, part: Sequence[Ready], now: datetime) -> bool:
-        """Push and move on, all in one unit. Whether nobody else was at it."""
-        cancel = [checked_id("id", id) for each in part for id in each.step.cancel]
-        if cancel:
-            await self._store.cancel(cancel, DEFAULT_GROUP)
+        """Push and move on, all in one unit; then cancel what gives way. Whether nobody else was at it."""
         pushes = tuple(message for each in part for message in each.messages)
-        changes = tuple(
-            each.kept.put(fired(each.step.schedule, with_jobs(each.step.fires, each.messages), now)) for each in part
-        )
+        changes = tuple(_change_of(each, now) for each in part)
         [answer] = await self._store.transact([Unit(pushes=pushes, records=changes)])
         if isinstance(answer, Done):
             self.fired += len(pushes)
+            cancel = [checked_id("id", id) for each in part for id in each.step.cancel]
+            if cancel:
+                await self._store.cancel(cancel, DEFAULT_GROUP)
             return True
         if answer.obstacle is Obstacle.RECORD:
             return False
@@ -391,6 +422,16 @@ class Scheduler(Service):
         log.warning("schedule '%s' could not push: %s", one.kept.schedule.name, answer.reason)
         error = QoError(answer.reason)
         return await self._do([Ready(one.kept, Step(refused(one.step.schedule, one.step.fires, error, now)), ())], now)
+
+
+def _change_of(ready: Ready, now: datetime) -> Put:
+    """The record after its fires. One that has become too large forgets its history, and is paused."""
+    changed = fired(ready.step.schedule, with_jobs(ready.step.fires, ready.messages), now)
+    try:
+        return ready.kept.put(changed)
+    except TooLarge as error:
+        bare = msgspec.structs.replace(changed, runs=(), unfinished=())
+        return ready.kept.put(with_pause(bare, True, f"its record was too large: {error}", now))
 
 
 def _parts(ready: Sequence[Ready]) -> list[list[Ready]]:

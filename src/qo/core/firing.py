@@ -21,6 +21,7 @@ from qo.core.schedule import (
     RUNS_KEPT,
     SCHEDULE_HEADER,
     SLOT_HEADER,
+    TEXT_LIMIT,
     CatchUp,
     Coming,
     FiredBy,
@@ -29,10 +30,12 @@ from qo.core.schedule import (
     Run,
     Schedule,
     Skipped,
+    checked_plan,
+    checked_text,
     slot_text,
     timetable,
 )
-from qo.core.slots import Timetable, jitter_of
+from qo.core.slots import LEAST_EVERY, Timetable, jitter_of
 
 LATE_AFTER = timedelta(seconds=60)
 """A slot that was not fired for so long was missed: `catch_up` says what becomes of it."""
@@ -63,16 +66,29 @@ class Step(NamedTuple):
 
 def new_schedule(name: str, id: str, plan: Plan, now: datetime) -> Schedule:
     checked_key("name", name)
+    checked_plan(name, plan, now)
     return _moved_on(Schedule(name=name, id=id, plan=plan, created_at=now, changed_at=now, after=now))
 
 
 def replanned(schedule: Schedule, plan: Plan, now: datetime) -> Schedule:
-    """The schedule under another plan. That causes no run: with other times, it goes on with slots from now on."""
-    changed = msgspec.structs.replace(schedule, plan=plan, changed_at=now)
+    """The schedule under another plan. That causes no run: it goes on with slots from now on, and with the one that is
+    due already or waits for its jitter, if that is a slot of the new plan, too.
+    """
+    changed = msgspec.structs.replace(schedule, plan=checked_plan(schedule.name, plan, now), changed_at=now)
+    pending = schedule.next_slot
+    if pending is None:
+        return _moved_on(msgspec.structs.replace(changed, after=max(now, schedule.after)))
     if _times_of(plan) == _times_of(schedule.plan):
         return _moved_on(changed)
-    if schedule.due_at is not None and schedule.due_at <= now:
-        changed = _noted(changed, Run(slot=schedule.next_slot or now, at=now, skipped=Skipped.EDITED, until=now))
+    if pending <= now:
+        before = pending - timedelta(microseconds=1)
+        if (
+            schedule.due_at is not None
+            and schedule.due_at > now
+            and timetable(schedule.name, plan).next_after(before) == pending
+        ):
+            return _moved_on(msgspec.structs.replace(changed, after=before))
+        changed = _noted(changed, Run(slot=pending, at=now, skipped=Skipped.EDITED, until=now))
     return _moved_on(msgspec.structs.replace(changed, after=max(now, schedule.after)))
 
 
@@ -91,14 +107,18 @@ def _times_of(plan: Plan) -> tuple[object, ...]:
 
 def with_pause(schedule: Schedule, paused: bool, note: str | None, now: datetime) -> Schedule:
     """The schedule paused, or going on with slots from now on."""
+    note = checked_text("note", note)
     if paused:
         return msgspec.structs.replace(schedule, paused=True, note=note, changed_at=now, next_slot=None, due_at=None)
     if not schedule.paused:
         return schedule
-    going_on = msgspec.structs.replace(
-        schedule, paused=False, note=note, changed_at=now, failures=0, after=max(now, schedule.after)
+    missed = timetable(schedule.name, schedule.plan).next_after(schedule.after)
+    if missed is not None and missed <= now:
+        schedule = _noted(schedule, Run(slot=missed, at=now, skipped=Skipped.PAUSED, until=now))
+    after = max(now, schedule.after)
+    return _moved_on(
+        msgspec.structs.replace(schedule, paused=False, note=note, changed_at=now, failures=0, after=after)
     )
-    return _moved_on(going_on)
 
 
 def _moved_on(schedule: Schedule) -> Schedule:
@@ -106,7 +126,7 @@ def _moved_on(schedule: Schedule) -> Schedule:
     plan, slot = schedule.plan, None
     if not schedule.paused and (plan.runs_limit is None or schedule.fired < plan.runs_limit):
         slot = timetable(schedule.name, plan).next_after(schedule.after)
-    due_at = None if slot is None else slot + jitter_of(schedule.id, slot, plan.jitter_seconds)
+    due_at = None if slot is None else slot + jitter_of(schedule.name, slot, plan.jitter_seconds)
     return msgspec.structs.replace(schedule, next_slot=slot, due_at=due_at)
 
 
@@ -128,7 +148,7 @@ def step(schedule: Schedule, now: datetime, states: Mapping[str, JobState | None
             )
         return _step(schedule, now)
     except Invalid as error:
-        return Step(with_pause(schedule, True, f"its next slot cannot be found: {error}", now))
+        return Step(with_pause(schedule, True, f"its next slot cannot be found: {error}"[:TEXT_LIMIT], now))
 
 
 def _seen(schedule: Schedule, states: Mapping[str, JobState | None]) -> Schedule:
@@ -183,7 +203,7 @@ def _due_slots(schedule: Schedule, now: datetime) -> tuple[Schedule, list[tuple[
     else:
         schedule = msgspec.structs.replace(schedule, caught_up=0)
     for slot in table.slots(found[-1][0] if found else schedule.after):
-        is_due = slot + jitter_of(schedule.id, slot, plan.jitter_seconds) <= now
+        is_due = slot + jitter_of(schedule.name, slot, plan.jitter_seconds) <= now
         if not is_due or slot <= late_line or len(found) == FIRES_AT_ONCE:
             break
         found.append((slot, FiredBy.SCHEDULE))
@@ -216,16 +236,23 @@ def _first(count: int, slots: Iterable[datetime]) -> list[datetime]:
 
 
 def _last_before(table: Timetable, after: datetime, until: datetime) -> datetime | None:
-    """The last slot after one time and up to another; looked for in parts that grow backwards."""
-    length = timedelta(minutes=1)
-    while True:
-        start = max(after, until - length)
-        last = None
-        for slot in takewhile(lambda slot: slot <= until, table.slots(start)):
+    """The last slot after one time and up to another; looked for in halves."""
+
+    def following(time: datetime) -> datetime | None:
+        slot = table.next_after(time)
+        return slot if slot is not None and slot <= until else None
+
+    if (last := following(after)) is None:
+        return None
+    end = until
+    while end - last > LEAST_EVERY:
+        middle = last + (end - last) / 2
+        slot = following(middle)
+        if slot is None:
+            end = middle
+        else:
             last = slot
-        if last is not None or start == after:
-            return last
-        length *= 30
+    return max([last, *takewhile(lambda slot: slot <= until, table.slots(last))])
 
 
 def runs_of(fires: Sequence[tuple[Fire, str]], now: datetime) -> list[Run]:
@@ -244,12 +271,15 @@ def fired(schedule: Schedule, fires: Sequence[tuple[Fire, str]], now: datetime) 
 
 def refused(schedule: Schedule, fires: Sequence[Fire], error: QoError, now: datetime) -> Schedule:
     """The schedule after the store refused its messages: their slots are skipped, which counts as failures."""
-    runs = [Run(slot=each.slot, at=now, by=each.by, skipped=Skipped.REFUSED, error=str(error)[:500]) for each in fires]
+    reason = str(error)[: TEXT_LIMIT // 2]
+    runs = [Run(slot=each.slot, at=now, by=each.by, skipped=Skipped.REFUSED, error=reason) for each in fires]
     schedule = _noted(schedule, *runs)
     failures, threshold = schedule.failures + len(fires), schedule.plan.failure_threshold
-    schedule = msgspec.structs.replace(schedule, failures=failures)
+    schedule = _moved_on(
+        msgspec.structs.replace(schedule, failures=failures, fired=max(0, schedule.fired - len(fires)))
+    )
     if threshold is not None and failures >= threshold:
-        return with_pause(schedule, True, f"its message was refused {failures} times in a row: {error}", now)
+        return with_pause(schedule, True, f"its message was refused {failures} times in a row: {reason}", now)
     return schedule
 
 
@@ -286,10 +316,12 @@ def preview(schedule: Schedule, count: int, after: datetime | None = None) -> li
     """The next slots, as they will fire if nothing changes."""
     if type(count) is not int or not 1 <= count <= PREVIEW_LIMIT:
         raise Invalid("count", f"must be a whole number from 1 to {PREVIEW_LIMIT}, not {count!r}")
+    if after is not None:
+        after = checked_time("after", after)
     plan = schedule.plan
     left = count if plan.runs_limit is None else min(count, plan.runs_limit - schedule.fired)
     found: list[Coming] = []
     for slot in _first(left, timetable(schedule.name, plan).slots(after or schedule.after)):
-        fires_at = slot + jitter_of(schedule.id, slot, plan.jitter_seconds)
+        fires_at = slot + jitter_of(schedule.name, slot, plan.jitter_seconds)
         found.append(Coming(slot, max(fires_at, found[-1].fires_at) if found else fires_at))
     return found

@@ -8,7 +8,7 @@ is done when one is due.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 
@@ -24,11 +24,16 @@ from qo.core.slots import SPECS_LIMIT, Fold, Gap, Spec, Timetable, read_zone
 
 RECORD_KIND = "schedule"
 SCHEDULE_HEADER, SLOT_HEADER, FIRED_BY_HEADER = (f"{OWN_PREFIX}{name}" for name in ("schedule", "slot", "fired-by"))
+OWN_HEADERS = SCHEDULE_HEADER, SLOT_HEADER, FIRED_BY_HEADER
 PAYLOAD_LIMIT = 128 * 1024
 TAGS_LIMIT = 20
 RUNS_KEPT = 50
 """The newest runs, and slots that were skipped, that a schedule remembers."""
 CATCH_UP_LIMIT = 10_000
+PLAN_LIMIT = 160 * 1024
+"""Bytes of a plan as JSON: a record has room for it and for the schedule's history."""
+TEXT_LIMIT = 500
+"""Characters of a note and of a label."""
 
 
 class CatchUp(StrEnum):
@@ -88,8 +93,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.payload) > PAYLOAD_LIMIT:
             raise TooLarge("target.payload", f"must have at most {PAYLOAD_LIMIT} bytes, not {len(self.payload)}")
         if self.headers is not None:
-            check_headers(self.headers)
             check_own_headers(self.headers)
+            check_headers({**self.headers, **dict.fromkeys(OWN_HEADERS, "x" * 64)})
         if self.ttl is not None:
             _check_seconds("target.ttl", self.ttl, zero=False)
 
@@ -142,7 +147,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         self._check_numbers()
         for name in ("starts_at", "ends_at"):
             if (time := getattr(self, name)) is not None:
-                checked_time(name, time)
+                msgspec.structs.force_setattr(self, name, checked_time(name, time).astimezone(UTC))
+        checked_name("timezone", self.timezone)
         if self.starts_at is not None and self.ends_at is not None and self.ends_at <= self.starts_at:
             raise Invalid("ends_at", "must be later than starts_at")
         for tag in self.tags:
@@ -153,7 +159,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         _check_seconds("catch_up_window", self.catch_up_window)
         for name, most in (("catch_up_limit", CATCH_UP_LIMIT), ("runs_limit", 1 << 53), ("failure_threshold", 1 << 31)):
             value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value <= most):
+            if value is None and name != "catch_up_limit":
+                continue
+            if type(value) is not int or not 1 <= value <= most:
                 raise Invalid(name, f"must be a whole number from 1 to {most}, not {value!r}")
 
     @property
@@ -213,6 +221,26 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     failures: int = 0
     unfinished: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()
+
+
+def checked_plan(name: str, plan: Plan, now: datetime) -> Plan:
+    """A plan that can be kept and computed, else what is wrong with it."""
+    size = len(msgspec.json.encode(plan))
+    if size > PLAN_LIMIT:
+        raise TooLarge("plan", f"must have at most {PLAN_LIMIT} bytes as JSON, not {size}")
+    timetable(name, plan).next_after(now)
+    return plan
+
+
+def checked_text(field: str, text: str | None) -> str | None:
+    """A note or a label, which are kept with the schedule."""
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise Invalid(field, f"must be text, not {type(text).__name__}")
+    if len(text) > TEXT_LIMIT:
+        raise TooLarge(field, f"must have at most {TEXT_LIMIT} characters, not {len(text)}")
+    return text
 
 
 def timetable(name: str, plan: Plan) -> Timetable:

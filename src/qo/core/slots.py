@@ -14,20 +14,23 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from functools import cache, lru_cache
 from importlib import resources
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 import msgspec
 
 from qo.core.cron import Cron, read_cron
-from qo.core.durations import LONGEST, duration_text
+from qo.core.durations import LONGEST, Length, duration, duration_text
 from qo.core.errors import Invalid, shortened
 from qo.core.moments import EARLIEST, LATEST, checked_time
 
 LEAST_EVERY = timedelta(seconds=1)
 SPECS_LIMIT = 100
 """Rules of one schedule, and its exclusions."""
-EXCLUDED_LIMIT = 10_000
-"""After so many slots in a row that are excluded, it is taken that none will come."""
+WORK_LIMIT = 20_000
+"""Looks at a spec or an exclusion that one question may take; beyond it, it is refused."""
+FAR = timedelta(days=366 * 60)
+"""A cron rule that has not fired for so long never will."""
 NEAR = timedelta(hours=26)
 """How far a time on the wall clock may be from the instant in UTC: offsets are less than a day, and a bit."""
 SAMPLES = [NEAR * step / 4 for step in range(-4, 5)]
@@ -57,17 +60,31 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     anchor: datetime | None = None
     at: datetime | None = None
 
+    if TYPE_CHECKING:  # the interval is kept in seconds, and may be given in other ways
+
+        def __init__(
+            self,
+            *,
+            cron: str | None = ...,
+            every: Length | None = ...,
+            anchor: datetime | None = ...,
+            at: datetime | None = ...,
+        ) -> None: ...
+
     def __post_init__(self) -> None:
+        if self.every is not None and type(self.every) is not float:
+            msgspec.structs.force_setattr(self, "every", duration("every", self.every).total_seconds())
+        if self.cron is not None and not isinstance(self.cron, str):
+            raise Invalid("cron", f"must be text, not {type(self.cron).__name__}")
+        for name in ("anchor", "at"):
+            if (time := getattr(self, name)) is not None:
+                msgspec.structs.force_setattr(self, name, checked_time(name, time).astimezone(UTC))
         if sum(each is not None for each in (self.cron, self.every, self.at)) != 1:
             raise Invalid("specs", "each has one of cron, every and at", ("cron", "every", "at"))
         if self.every is not None and not LEAST_EVERY.total_seconds() <= self.every <= LONGEST.total_seconds():
             raise Invalid("every", f"must be from {LEAST_EVERY.total_seconds():g} s to {LONGEST.days} days")
-        if self.anchor is not None:
-            if self.every is None:
-                raise Invalid("anchor", "goes with every")
-            checked_time("anchor", self.anchor)
-        if self.at is not None:
-            checked_time("at", self.at)
+        if self.anchor is not None and self.every is None:
+            raise Invalid("anchor", "goes with every")
 
 
 class Timetable:
@@ -91,25 +108,25 @@ class Timetable:
         self._exclude = [(spec, _cron_of("exclude", spec, name)) for spec in exclude]
 
     def next_after(self, after: datetime) -> datetime | None:
-        """The first slot after a time; None if there is none. Raises `Invalid` if it cannot be found."""
+        """The first slot after a time; None if there is none. Raises `Invalid` if that takes too long to find."""
+        return next(self.slots(after), None)
+
+    def slots(self, after: datetime) -> Iterator[datetime]:
+        """All slots after a time, in order. Raises `Invalid` once the search took too long, over all of them."""
         if self._starts_at is not None and after < self._starts_at:
             after = self._starts_at - timedelta(microseconds=1)
-        for _ in range(EXCLUDED_LIMIT):
+        left = WORK_LIMIT
+        while True:
+            left -= len(self._specs) + len(self._exclude)
+            if left < 0:
+                raise Invalid("specs", "take too long to compute; give fewer, or exclude less of them")
             found = [each for spec, cron in self._specs if (each := self._next(spec, cron, after)) is not None]
             slot = min(found, default=None)
             if slot is None or slot > LATEST or (self._ends_at is not None and slot >= self._ends_at):
-                return None
+                return
             if not self._is_excluded(slot):
-                return slot
+                yield slot
             after = slot
-        raise Invalid("exclude", f"leaves no slot among the next {EXCLUDED_LIMIT}")
-
-    def slots(self, after: datetime) -> Iterator[datetime]:
-        """All slots after a time, in order."""
-        slot = self.next_after(after)
-        while slot is not None:
-            yield slot
-            slot = self.next_after(slot)
 
     def in_words(self) -> str:
         """When it fires, for people."""
@@ -118,9 +135,11 @@ class Timetable:
             said += f"; but not {'; '.join(_in_words(spec, cron) for spec, cron in self._exclude)}"
         return said
 
-    def _next(self, spec: Spec, cron: Cron | None, after: datetime) -> datetime | None:
+    def _next(
+        self, spec: Spec, cron: Cron | None, after: datetime, gap: Gap | None = None, fold: Fold | None = None
+    ) -> datetime | None:
         if cron is not None:
-            return next_of_cron(cron, self._zone, after, self._gap, self._fold)
+            return next_of_cron(cron, self._zone, after, gap or self._gap, fold or self._fold)
         if spec.every is not None:
             return _next_of_every(spec.every, spec.anchor or EARLIEST, after)
         return spec.at if spec.at is not None and spec.at > after else None
@@ -129,7 +148,7 @@ class Timetable:
         """Whether an exclusion names the slot. A cron spec without seconds names the whole minute."""
         for spec, cron in self._exclude:
             at = slot if cron is None or cron.has_seconds else slot.replace(second=0, microsecond=0)
-            if self._next(spec, cron, at - timedelta(microseconds=1)) == at:
+            if self._next(spec, cron, at - timedelta(microseconds=1), Gap.SKIP, Fold.BOTH) == at:
                 return True
         return False
 
@@ -169,8 +188,11 @@ def next_of_cron(cron: Cron, zone: tzinfo, after: datetime, gap: Gap, fold: Fold
     time on the wall clock can be at an earlier instant than the best that was found.
     """
     best: datetime | None = None
-    least, _ = _offsets_near(zone, after.astimezone(UTC).replace(tzinfo=None))
-    for wall in cron.walls(after.astimezone(UTC).replace(tzinfo=None, microsecond=0) + least - SECOND):
+    begin = after.astimezone(UTC).replace(tzinfo=None, microsecond=0)
+    least, _ = _offsets_near(zone, begin)
+    for wall in cron.walls(begin + least - SECOND):
+        if wall - begin > FAR:
+            return best
         least, most = _offsets_near(zone, wall)
         if best is not None and (wall - most).replace(tzinfo=UTC) >= best:
             return best
@@ -222,9 +244,9 @@ def _next_of_every(seconds: float, anchor: datetime, after: datetime) -> datetim
         return None
 
 
-def jitter_of(schedule_id: str, slot: datetime, most_seconds: float) -> timedelta:
+def jitter_of(name: str, slot: datetime, most_seconds: float) -> timedelta:
     """How much later than its slot a schedule fires: from a hash of both, so that it can be told beforehand."""
     if most_seconds <= 0:
         return timedelta(0)
-    digest = hashlib.sha256(f"{schedule_id} {slot.astimezone(UTC).isoformat()}".encode()).digest()
+    digest = hashlib.sha256(f"{name} {slot.astimezone(UTC).isoformat()}".encode()).digest()
     return timedelta(seconds=most_seconds * int.from_bytes(digest[:6]) / (1 << 48))

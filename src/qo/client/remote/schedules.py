@@ -11,6 +11,7 @@ import msgspec
 
 from qo.client.remote.calls import RemotePart, call, path_of
 from qo.client.remote.transport import Answer
+from qo.core.errors import NotFound
 from qo.core.schedule import Coming, Plan, Run, ScheduleInfo
 from qo.wire.operations.schedules import (
     BACKFILL_SCHEDULE,
@@ -60,8 +61,11 @@ class RemoteSchedules(RemotePart):
         return _info(await call(self._transport, SCHEDULE, {"name": name}))
 
     async def delete_schedule(self, name: str) -> bool:
-        answer = await call(self._transport, DELETE_SCHEDULE, {"name": name})
-        return answer.status == HTTPStatus.NO_CONTENT
+        try:
+            await call(self._transport, DELETE_SCHEDULE, {"name": name})
+        except NotFound:
+            return False
+        return True
 
     async def run_schedule(self, name: str, label: str | None = None, *, nonce: str | None = None) -> Run:
         answer = await call(self._transport, FIRE_SCHEDULE, {"name": name, "label": label}, nonce)

@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from qo.core.errors import Invalid
+from qo.core.errors import Invalid, NotFound
 from qo.core.schedule import ScheduleInfo
 from qo.server.context import ServerContext
 from qo.server.request import EMPTY, Request, Response, reply
@@ -63,7 +63,7 @@ def _expected_version(request: Request) -> int | None:
     if given is None or given == b"*":
         return None
     text = given.decode("latin-1").removeprefix("W/").strip('"')
-    if not text.isdigit() or len(text) > 18:
+    if not (text.isascii() and text.isdigit()) or len(text) > 18:
         raise Invalid("If-Match", "must be the ETag that a read of the schedule gave")
     return int(text)
 
@@ -73,7 +73,9 @@ async def show(context: ServerContext, request: Request) -> Response:
 
 
 async def delete(context: ServerContext, request: Request) -> Response:
-    await context.broker.schedules.delete_schedule(request.path["name"])
+    name = request.path["name"]
+    if not await context.broker.schedules.delete_schedule(name):
+        raise NotFound(f"there is no schedule '{name}'")
     return EMPTY
 
 
