@@ -137,6 +137,42 @@ async def test_a_task_with_a_schedule_runs_when_it_is_due_and_the_doctor_finds_i
     assert "no living worker has its task 'tick'" in said.stdout
 
 
+def test_what_cannot_be_done_is_said(url, tmp_path):
+    assert ask(url, "POST", "/v1/schedules", {"name": "pause", **RULE})[1]["field"] == "name"
+    assert ask(url, "PUT", "/v1/schedules/kept", RULE)[0] == 201
+    for method, body in (("PUT", RULE), ("DELETE", None)):
+        status, problem, _ = ask(url, method, "/v1/schedules/kept", body, **{"if-match": '"1"'})
+        assert (status, problem["field"]) == (422, "If-Match") or status == 400, problem
+    assert ask(url, "GET", "/v1/schedules/kept")[0] == 200
+    for after in ("2026-01-01T00:00:00", "9999-12-31T23:59:59Z"):
+        assert ask(url, "POST", "/v1/previews", {"name": "kept", "after": after})[0] in (400, 422)
+    assert ask(url, "POST", "/v1/previews", {})[1]["field"] == "name"
+    assert run("list", folder=tmp_path).returncode == 1, "looking makes no store"
+    assert list(tmp_path.iterdir()) == []
+    said = run("preview", "--every", "1h", "--dst-gap", "x", folder=tmp_path)
+    assert "'shift', 'skip'" in said.stderr or "shift, skip" in said.stderr
+
+
+async def test_a_rule_and_a_message_are_changed_in_place(tmp_path):
+    async with qo.connect(f"sqlite:///{tmp_path / 'qo.db'}") as client:
+        await client.schedules.create("x", "reports", {"a": 1}, every="1h", tags=["t"])
+        info = await client.schedules.change("x", cron="@daily", payload={"a": 2}, kind="other", jitter="5s")
+        assert (info.rule, info.plan.target.kind, info.plan.target.payload) == (
+            "At 00:00 every day",
+            "other",
+            b'{"a":2}',
+        )
+        assert (info.plan.tags, info.plan.jitter_seconds) == (("t",), 5.0)
+        for options, field in (({"tags": "abc"}, "tags"), ({"exclude": 5}, "exclude"), ({"headers": []}, "headers"),
+                               ({"anchor": info.created_at}, "anchor")):  # fmt: skip
+            with pytest.raises(qo.Invalid, match=field):
+                await client.schedules.change("x", **options)
+        with pytest.raises(qo.Invalid, match="goes with a rule"):
+            await client.schedules.preview("x", timezone="Asia/Tokyo")
+        with pytest.raises(qo.Invalid, match="name of a schedule"):
+            await client.schedules.preview()
+
+
 def test_a_task_whose_rule_is_none_is_refused_when_it_is_registered():
     with pytest.raises(qo.Invalid, match="cron"):
         qo.Worker("sqlite://:memory:").task("x", cron="99 * * * *")(lambda: None)

@@ -127,3 +127,16 @@ def test_runs_are_cut_where_ids_do_not_count_up():
     assert runs_of_ids([one[1], one[0]]) == [(one[1], one[1], 1), (one[0], one[0], 1)]
     assert runs_of_ids([one[0], one[2]]) == [(one[0], one[0], 1), (one[2], one[2], 1)]
     assert runs_of_ids([one[0], one[0], one[2]]) == [(one[0], one[0], 1), (one[0], one[0], 1), (one[2], one[2], 1)]
+
+
+@pytest.mark.parametrize("again", [slice(0, 1), slice(0, 2), slice(1, 2)])
+def test_an_id_whose_message_was_removed_is_used_again_and_the_others_of_its_run_are_still_found(log, again):
+    log.append(A, ids(1, 4))
+    remove_below(log.tx, A, 2)
+    log.tx.careful = True
+    log.append(B, ids(1, 4)[again])
+    assert [row_of(log.tx, id) is not None for id in ids(1, 4)[2:]] == [True, True]
+    assert all(row_of(log.tx, id) is not None for id in ids(1, 4)[again])
+    log.tx.careful = False
+    with pytest.raises(Repeated):
+        log.append(B, ids(1, 4)[2:3])

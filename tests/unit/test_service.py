@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from qo.broker.clock import StoreTimes
 from qo.broker.service import Service
 from qo.core.backoff import LoopBackoff
 from qo.core.errors import Unavailable
@@ -143,3 +144,11 @@ async def test_a_fault_of_a_tick_does_not_end_the_service(service, clock, caplog
     await settled()
     assert service.ticks == 2
     assert "a fault of our own" in caplog.text
+
+
+def test_a_moment_by_the_store_s_clock_is_turned_into_one_of_this_process(clock):
+    """The two clocks may differ: what counts is how far off it is."""
+    store_now = clock.now() + timedelta(hours=3)
+    times = StoreTimes(clock, lambda: store_now)
+    assert times.here(store_now + timedelta(seconds=5)) == clock.now() + timedelta(seconds=5)
+    assert times.here(None) is None

@@ -20,7 +20,8 @@ PATIENCE_SECONDS = 5
 """How long a command looks for a server that answers."""
 QUIET_SECONDS = 0.8
 """A store that has not answered for so long is said to be away."""
-MAKE_STORES = ("push", "token", "schedules")
+MAKE_STORES = (("push", None), ("token", None), ("schedules", "create"))
+"""Commands, and actions of theirs (None: any), that make the store if there is none."""
 
 Run = Callable[[Client, argparse.Namespace], Awaitable[int]]
 
@@ -45,7 +46,7 @@ def add_store_options(command: argparse.ArgumentParser) -> None:
 
 async def _opened(given: argparse.Namespace, run: Run) -> int:
     configuration = read_configuration({"store": given.store}, path=given.config)
-    making = given.command in MAKE_STORES
+    making = any((given.command, action) in MAKE_STORES for action in (None, getattr(given, "action", None)))
     async with opened(given.command, configuration, given.token, making=making) as client:
         return await run(client, given)
 

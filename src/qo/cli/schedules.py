@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -38,8 +39,18 @@ def add_to(commands: Any) -> None:
     create.add_argument("--kind", default="default", help="the name of the task that handles it")
     create.add_argument("--key", help="messages of one key are delivered in order")
     create.add_argument("--replace", action="store_true", help="if there is one of that name, give it this rule")
-    create.add_argument("--catch-up", choices=[*CatchUp], default=CatchUp.LAST, help="of slots that were missed")
-    create.add_argument("--overlap", choices=[*Overlap], default=Overlap.ALLOW, help="while an earlier job runs")
+    create.add_argument(
+        "--catch-up",
+        choices=[each.value for each in CatchUp],
+        default=CatchUp.LAST.value,
+        help="of slots that were missed",
+    )
+    create.add_argument(
+        "--overlap",
+        choices=[each.value for each in Overlap],
+        default=Overlap.ALLOW.value,
+        help="while an earlier job runs",
+    )
     create.add_argument("--tag", action="append", default=[], dest="tags", help="to list and pause it by; repeatable")
     _rule_options(create)
     for name, help, run in (("pause", "pause schedules", _pause), ("resume", "let schedules go on", _resume)):
@@ -52,12 +63,16 @@ def add_to(commands: Any) -> None:
     preview = add_command(
         actions, "preview", "show the next slots of a schedule, or of a rule; stores nothing", _preview
     )
-    preview.add_argument("name", nargs="?", default="preview")
+    preview.add_argument("name", nargs="?", help="of a schedule; or give a rule")
     preview.add_argument("--count", type=int, default=5, help="how many (default 5)")
     preview.add_argument("--from", type=_time, dest="after", metavar="TIME", help="begin after that time (default now)")
     _rule_options(preview)
     delete = _named(add_command(actions, "delete", "remove a schedule; jobs that it pushed stay", _delete))
     delete.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _choice(command: argparse.ArgumentParser, flag: str, choice: type[StrEnum], default: StrEnum, help: str) -> None:
+    command.add_argument(flag, choices=[each.value for each in choice], default=default.value, help=help)
 
 
 def _named(command: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -70,8 +85,18 @@ def _rule_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--every", help="so long: seconds, or text such as 1h30m")
     command.add_argument("--at", type=_time, metavar="TIME", help="once, at that time")
     command.add_argument("--timezone", default="UTC", help="whose wall clock --cron speaks of (default UTC)")
-    command.add_argument("--dst-gap", choices=[*Gap], default=Gap.SHIFT, help="of times that the clock leaves out")
-    command.add_argument("--dst-fold", choices=[*Fold], default=Fold.FIRST, help="of times that the clock shows twice")
+    command.add_argument(
+        "--dst-gap",
+        choices=[each.value for each in Gap],
+        default=Gap.SHIFT.value,
+        help="of times that the clock leaves out",
+    )
+    command.add_argument(
+        "--dst-fold",
+        choices=[each.value for each in Fold],
+        default=Fold.FIRST.value,
+        help="of times that the clock shows twice",
+    )
     command.add_argument("--jitter", default=0.0, help="each slot fires up to so much later")
 
 
@@ -151,7 +176,7 @@ def _print(info: ScheduleInfo, given: argparse.Namespace) -> None:
         "tags": ", ".join(plan.tags) or None,
     }
     print("\n".join(f"{name:<8} {printable(str(value))}" for name, value in said.items() if value is not None))
-    print("next" if info.coming else "no slot is to come")
+    print("next" if info.coming else "no slot is to come: it is over, or paused")
     for each in info.coming:
         print(f"  {_moment(each.fires_at)}")
     rows = [[_moment(each.slot), each.by.value, _outcome(each), each.job or "", each.label or ""] for each in info.runs]

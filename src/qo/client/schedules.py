@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
+from msgspec import UNSET
+
 from qo.client.payload import RAW, encoded, marked
 from qo.core.durations import Length, seconds_of
+from qo.core.errors import Invalid
 from qo.core.names import DEFAULT_KIND
 from qo.core.schedule import Coming, Plan, Run, ScheduleInfo, Target
 from qo.core.slots import Spec
@@ -98,14 +101,34 @@ class Schedules:
         return info
 
     async def change(
-        self, name: str, *, expected_version: int | None = None, **options: Unpack[ScheduleOptions]
+        self,
+        name: str,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        payload: Any = UNSET,
+        cron: str | None = None,
+        every: Length | None = None,
+        anchor: datetime | None = None,
+        at: datetime | None = None,
+        expected_version: int | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
-        """Change some of what was said of a schedule. Raises `Conflict` if it does not have the expected version."""
+        """Change some of what was said of a schedule. A rule takes the place of all that it had.
+
+        Raises `Conflict` if it does not have the expected version.
+        """
         info = await self.get(name)
-        target = {field: options.pop(field) for field in _OF_TARGET if field in options}  # type: ignore[misc]
+        said = {field: options.pop(field) for field in _OF_TARGET if field in options}  # type: ignore[misc]
+        said |= {field: value for field, value in (("queue", queue), ("kind", kind)) if value is not None}
+        if payload is not UNSET:
+            said["payload"] = _encoded(payload)
+        specs = _specs(cron, every, anchor, at, options.pop("specs", ()))
         changes = _plan_options(options)
-        if target:
-            changes["target"] = _changed_target(info.plan.target, target)
+        if specs:
+            changes["specs"] = specs
+        if said:
+            changes["target"] = _changed_target(info.plan.target, said)
             expected_version = info.version if expected_version is None else expected_version
         return await self.broker.schedules.change_schedule(name, changes, expected_version)
 
@@ -139,7 +162,7 @@ class Schedules:
 
     async def preview(
         self,
-        name: str = "preview",
+        name: str | None = None,
         *,
         count: int = 5,
         after: datetime | None = None,
@@ -151,9 +174,14 @@ class Schedules:
     ) -> Sequence[Coming]:
         """The next slots of a schedule that is stored; or, if a rule is given, of that rule. Nothing is stored."""
         plan = None
-        if cron is not None or every is not None or at is not None or options:
+        if cron is not None or every is not None or at is not None or options.get("specs"):
             plan = make_plan("preview", None, DEFAULT_KIND, cron=cron, every=every, anchor=anchor, at=at, **options)
-        return await self.broker.schedules.preview_schedule(name, plan, count, after)
+        elif name is None:
+            raise Invalid("name", "give the name of a schedule, or a rule: cron, every, at or specs")
+        elif options or anchor is not None:
+            given = ", ".join(["anchor"] if anchor is not None else options)
+            raise Invalid(given, "goes with a rule; of a stored schedule the slots are shown as they will fire")
+        return await self.broker.schedules.preview_schedule(name or "preview", plan, count, after)
 
 
 _OF_TARGET = ("key", "priority", "headers", "ttl")
@@ -171,15 +199,41 @@ def make_plan(
     **options: Unpack[ScheduleOptions],
 ) -> Plan:
     """A plan, from what a user says."""
-    specs = list(options.pop("specs", ()))
-    for name, value in (("cron", cron), ("at", at)):
-        if value is not None:
-            specs.append(Spec(**{name: value}))  # type: ignore[arg-type]
-    if every is not None:
-        specs.append(Spec(every=seconds_of("every", every), anchor=anchor))
+    specs = _specs(cron, every, anchor, at, options.pop("specs", ()))
     said = {field: options.pop(field) for field in _OF_TARGET if field in options}  # type: ignore[misc]
     target = _changed_target(_target(queue, payload, kind), said)
-    return Plan(target=target, specs=tuple(specs), **_plan_options(options))
+    return Plan(target=target, specs=specs, **_plan_options(options))
+
+
+def _specs(
+    cron: str | None, every: Length | None, anchor: datetime | None, at: datetime | None, more: Sequence[Spec]
+) -> tuple[Spec, ...]:
+    specs = list(_read_specs("specs", more))
+    if cron is not None:
+        specs.append(Spec(cron=cron))
+    if at is not None:
+        specs.append(Spec(at=at))
+    if every is not None:
+        specs.append(Spec(every=every, anchor=anchor))
+    elif anchor is not None:
+        raise Invalid("anchor", "goes with every")
+    return tuple(specs)
+
+
+def _read_specs(name: str, specs: Any) -> tuple[Spec, ...]:
+    if not isinstance(specs, Sequence) or not all(isinstance(each, Spec) for each in specs):
+        raise Invalid(name, "must be a list of qo.Spec(…)")
+    return tuple(specs)
+
+
+def _read_tags(tags: Any) -> tuple[str, ...]:
+    if isinstance(tags, str) or not isinstance(tags, Sequence):
+        raise Invalid("tags", "must be a list of texts")
+    return tuple(tags)
+
+
+def _encoded(payload: Any) -> bytes:
+    return marked(payload, None)[0] if isinstance(payload, RAW) else encoded("payload", payload)
 
 
 def _target(queue: str, payload: Any, kind: str) -> Target:
@@ -201,9 +255,8 @@ def _changed_target(target: Target, said: Mapping[str, Any]) -> Target:
 _READ: Mapping[str, Callable[[Any], Any]] = {
     "jitter": lambda value: seconds_of("jitter", value),
     "catch_up_window": lambda value: seconds_of("catch_up_window", value),
-    "specs": tuple,
-    "exclude": tuple,
-    "tags": tuple,
+    "exclude": lambda value: _read_specs("exclude", value),
+    "tags": _read_tags,
 }
 
 

@@ -7,6 +7,8 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from msgspec import UNSET
+
 from qo.client.dead import DeadLetters
 from qo.client.delivery import Delivery
 from qo.client.job import JobHandle
@@ -347,10 +349,37 @@ class SyncSchedules(Shell, over=Schedules):
         return answer
 
     def change(
-        self, name: str, *, expected_version: int | None = None, **options: Unpack[ScheduleOptions]
+        self,
+        name: str,
+        *,
+        queue: str | None = None,
+        kind: str | None = None,
+        payload: Any = UNSET,
+        cron: str | None = None,
+        every: Length | None = None,
+        anchor: datetime | None = None,
+        at: datetime | None = None,
+        expected_version: int | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> ScheduleInfo:
-        """Change some of what was said of a schedule. Raises `Conflict` if it does not have the expected version."""
-        answer: ScheduleInfo = self._portal.call(self._inner.change(name, expected_version=expected_version, **options))
+        """Change some of what was said of a schedule. A rule takes the place of all that it had.
+
+        Raises `Conflict` if it does not have the expected version.
+        """
+        answer: ScheduleInfo = self._portal.call(
+            self._inner.change(
+                name,
+                queue=queue,
+                kind=kind,
+                payload=payload,
+                cron=cron,
+                every=every,
+                anchor=anchor,
+                at=at,
+                expected_version=expected_version,
+                **options,
+            )
+        )
         return answer
 
     def get(self, name: str) -> ScheduleInfo:
@@ -390,7 +419,7 @@ class SyncSchedules(Shell, over=Schedules):
 
     def preview(
         self,
-        name: str = "preview",
+        name: str | None = None,
         *,
         count: int = 5,
         after: datetime | None = None,

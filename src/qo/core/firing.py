@@ -43,6 +43,7 @@ FIRES_AT_ONCE = 100
 """Slots of one schedule that one commit deals with."""
 UNFINISHED_KEPT = 1000
 """Jobs of one schedule whose ends are looked for."""
+RESERVED = ("pause", "resume")
 PREVIEW_LIMIT = 1000
 BACKFILL_LIMIT = 1000
 
@@ -66,6 +67,8 @@ class Step(NamedTuple):
 
 def new_schedule(name: str, id: str, plan: Plan, now: datetime) -> Schedule:
     checked_key("name", name)
+    if name in RESERVED:
+        raise Invalid("name", f"must not be {' or '.join(RESERVED)}: paths of the server have these words in its place")
     checked_plan(name, plan, now)
     return _moved_on(Schedule(name=name, id=id, plan=plan, created_at=now, changed_at=now, after=now))
 

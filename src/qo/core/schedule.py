@@ -93,6 +93,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.payload) > PAYLOAD_LIMIT:
             raise TooLarge("target.payload", f"must have at most {PAYLOAD_LIMIT} bytes, not {len(self.payload)}")
         if self.headers is not None:
+            check_headers(self.headers)
             check_own_headers(self.headers)
             check_headers({**self.headers, **dict.fromkeys(OWN_HEADERS, "x" * 64)})
         if self.ttl is not None:
@@ -238,6 +239,8 @@ def checked_text(field: str, text: str | None) -> str | None:
         return None
     if not isinstance(text, str):
         raise Invalid(field, f"must be text, not {type(text).__name__}")
+    if not text.isprintable() and any(0xD800 <= ord(each) <= 0xDFFF for each in text):
+        raise Invalid(field, "must be valid Unicode text (it contains a lone surrogate)")
     if len(text) > TEXT_LIMIT:
         raise TooLarge(field, f"must have at most {TEXT_LIMIT} characters, not {len(text)}")
     return text

@@ -175,7 +175,7 @@ class RunsReply(msgspec.Struct):
 class PreviewBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Of a stored schedule, by its name; or of a plan, which is not stored. `name` is what `H` and jitter come from."""
 
-    name: Key = "preview"
+    name: Key | None = None
     plan: PlanBody | None = None
     count: int = 5
     after: datetime | None = None

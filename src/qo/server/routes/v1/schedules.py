@@ -47,6 +47,7 @@ async def create(context: ServerContext, request: Request) -> Response:
 
 
 async def put(context: ServerContext, request: Request) -> Response:
+    _refuse_conditions(request)
     created, info = await context.broker.schedules.put_schedule(request.path["name"], read_plan(request.read(_plan)))
     return _shown(info, HTTPStatus.CREATED if created else HTTPStatus.OK)
 
@@ -56,6 +57,13 @@ async def change(context: ServerContext, request: Request) -> Response:
     return _shown(
         await context.broker.schedules.change_schedule(request.path["name"], changes, _expected_version(request))
     )
+
+
+def _refuse_conditions(request: Request) -> None:
+    """A condition that was not looked at would be worse than none."""
+    for name in ("If-Match", "If-None-Match"):
+        if name.lower().encode() in request.headers:
+            raise Invalid(name, "goes with PATCH alone; POST makes only what there is not")
 
 
 def _expected_version(request: Request) -> int | None:
@@ -73,6 +81,7 @@ async def show(context: ServerContext, request: Request) -> Response:
 
 
 async def delete(context: ServerContext, request: Request) -> Response:
+    _refuse_conditions(request)
     name = request.path["name"]
     if not await context.broker.schedules.delete_schedule(name):
         raise NotFound(f"there is no schedule '{name}'")
@@ -101,5 +110,7 @@ async def backfill(context: ServerContext, request: Request) -> Response:
 async def preview(context: ServerContext, request: Request) -> Response:
     body = request.read(_preview)
     plan = None if body.plan is None else read_plan(body.plan)
-    found = await context.broker.schedules.preview_schedule(body.name, plan, body.count, body.after)
+    if body.name is None and plan is None:
+        raise Invalid("name", "give the name of a schedule, or a plan")
+    found = await context.broker.schedules.preview_schedule(body.name or "preview", plan, body.count, body.after)
     return reply(PreviewReply(write_coming(found)))
