@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from qo.broker.clock import StoreTimes
-from qo.broker.schedules import Scheduler, ScheduleRecords
+from qo.broker.scheduler import Scheduler
+from qo.broker.schedules import ScheduleRecords
 from qo.core.errors import AlreadyExists, Conflict, Invalid, NotFound
 from qo.core.outcome import JobState
 from qo.core.record import Put

@@ -17,7 +17,8 @@ from qo.broker.ids import Ids
 from qo.broker.measured import Measured
 from qo.broker.push import Pushes
 from qo.broker.results import Results
-from qo.broker.schedules import Scheduler, ScheduleRecords
+from qo.broker.scheduler import Scheduler
+from qo.broker.schedules import ScheduleRecords
 from qo.broker.service import Service
 from qo.broker.settle import SettleAnswer, Settles
 from qo.broker.timers import Housekeeping, Poller, Vigil
