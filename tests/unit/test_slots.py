@@ -43,8 +43,10 @@ def changes_of(zone: tzinfo) -> list[datetime]:
 def searched(minutes: set[int], hours: set[int] | None, zone: tzinfo, begin: datetime, gap: Gap, fold: Fold):
     """Every minute looked at, with the wall clock beside it. `hours`: None is every hour."""
 
+    step = MINUTE if offset(begin.astimezone(zone)).seconds % 60 == 0 else MINUTE / 2  # Monrovia, before 1972
+
     def matches(wall: datetime) -> bool:
-        return wall.minute in minutes and (hours is None or wall.hour in hours)
+        return wall.second == 0 and wall.minute in minutes and (hours is None or wall.hour in hours)
 
     found, before = set(), None
     at = begin - timedelta(hours=30)
@@ -52,17 +54,17 @@ def searched(minutes: set[int], hours: set[int] | None, zone: tzinfo, begin: dat
         here = at.astimezone(zone)
         wall = here.replace(tzinfo=None, fold=0)
         if before is not None and gap is Gap.SHIFT and hours is not None:
-            missing = before + MINUTE
+            missing = before + step
             while missing < wall:
                 if matches(missing):
-                    found.add(at + (missing - before - MINUTE))
-                missing += MINUTE
+                    found.add(at + (missing - before - step))
+                missing += step
         before = wall
         if matches(wall):
             twice = offset(wall.replace(tzinfo=zone, fold=0)) > offset(wall.replace(tzinfo=zone, fold=1))
             if not twice or hours is None or fold is Fold.BOTH or (fold is Fold.FIRST) == (here.fold == 0):
                 found.add(at)
-        at += MINUTE
+        at += step
     return sorted(each for each in found if begin < each < begin + 2 * LOOK)
 
 
