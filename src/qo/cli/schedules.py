@@ -16,7 +16,8 @@ from qo.cli.queues import check_sure
 from qo.client.client import Client
 from qo.core.errors import Invalid
 from qo.core.moments import checked_time
-from qo.core.schedule import CatchUp, Overlap, RunInfo, ScheduleInfo
+from qo.core.names import DEFAULT_KIND
+from qo.core.schedule import DEFAULT_TIMEZONE, CatchUp, Overlap, RunInfo, ScheduleInfo
 from qo.core.slots import Fold, Gap
 from qo.wire.schedules import write_schedule
 
@@ -36,7 +37,7 @@ def add_to(commands: Any) -> None:
     create = _named(add_command(actions, "create", "make a schedule, or with --replace change it", _create))
     create.add_argument("queue")
     create.add_argument("payload", nargs="?", default="null", help="JSON (default null)")
-    create.add_argument("--kind", default="default", help="the name of the task that handles it")
+    create.add_argument("--kind", default=DEFAULT_KIND, help="the name of the task that handles it")
     create.add_argument("--key", help="messages of one key are delivered in order")
     create.add_argument("--replace", action="store_true", help="if there is one of that name, give it this rule")
     create.add_argument(
@@ -84,7 +85,7 @@ def _rule_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--cron", help="a rule of 5 fields, 6 with seconds first, or @hourly and the like")
     command.add_argument("--every", help="so long: seconds, or text such as 1h30m")
     command.add_argument("--at", type=_time, metavar="TIME", help="once, at that time")
-    command.add_argument("--timezone", default="UTC", help="whose wall clock --cron speaks of (default UTC)")
+    command.add_argument("--timezone", default=DEFAULT_TIMEZONE, help="whose wall clock --cron speaks of (default UTC)")
     command.add_argument(
         "--dst-gap",
         choices=[each.value for each in Gap],

@@ -30,6 +30,9 @@ TAGS_LIMIT = 20
 RUNS_KEPT = 50
 """The newest runs, and slots that were skipped, that a schedule remembers."""
 CATCH_UP_LIMIT = 10_000
+DEFAULT_CATCH_UP_LIMIT = 100
+DEFAULT_CATCH_UP_WINDOW = 7 * 86400.0
+DEFAULT_TIMEZONE = "UTC"
 PLAN_LIMIT = 160 * 1024
 """Bytes of a plan as JSON: a record has room for it and for the schedule's history."""
 TEXT_LIMIT = 500
@@ -118,13 +121,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     target: Target
     specs: tuple[Spec, ...]
     exclude: tuple[Spec, ...] = ()
-    timezone: str = "UTC"
+    timezone: str = DEFAULT_TIMEZONE
     dst_gap: Gap = Gap.SHIFT
     dst_fold: Fold = Fold.FIRST
     jitter_seconds: float = 0.0
     catch_up: CatchUp = CatchUp.LAST
-    catch_up_limit: int = 100
-    catch_up_window: float = 7 * 86400.0
+    catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT
+    catch_up_window: float = DEFAULT_CATCH_UP_WINDOW
     overlap: Overlap = Overlap.ALLOW
     starts_at: datetime | None = None
     ends_at: datetime | None = None

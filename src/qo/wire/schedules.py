@@ -10,8 +10,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from qo.core.durations import duration
+from qo.core.names import DEFAULT_KIND
 from qo.core.outcome import JobState
 from qo.core.schedule import (
+    DEFAULT_CATCH_UP_LIMIT,
+    DEFAULT_CATCH_UP_WINDOW,
+    DEFAULT_TIMEZONE,
     CatchUp,
     Coming,
     FiredBy,
@@ -41,7 +45,7 @@ class TargetBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True,
     """The message to push: a payload as JSON, or other bytes as base64; without either, `null`."""
 
     queue: Name
-    kind: Name = "default"
+    kind: Name = DEFAULT_KIND
     payload: Json = UNSET
     payload_base64: Base64 | UnsetType = UNSET
     key: Key | None = None
@@ -56,13 +60,13 @@ class PlanBody(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, k
     target: TargetBody
     specs: list[SpecBody]
     exclude: list[SpecBody] = []
-    timezone: str = "UTC"
+    timezone: str = DEFAULT_TIMEZONE
     dst_gap: Gap = Gap.SHIFT
     dst_fold: Fold = Fold.FIRST
     jitter_seconds: Delay = 0.0
     catch_up: CatchUp = CatchUp.LAST
-    catch_up_limit: int = 100
-    catch_up_window_seconds: Delay = 604800.0
+    catch_up_limit: int = DEFAULT_CATCH_UP_LIMIT
+    catch_up_window_seconds: Delay = DEFAULT_CATCH_UP_WINDOW
     overlap: Overlap = Overlap.ALLOW
     starts_at: datetime | None = None
     ends_at: datetime | None = None
